@@ -279,8 +279,22 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
         (engine, statuses) = evaluated_as_is(engine_of(&session, &args.overrides))?;
     }
     let Session { request, plan, .. } = &*session;
-    if is_first && !trains.is_empty() {
-        say_how(plan, &trains, request, events);
+    if is_first {
+        if !trains.is_empty() {
+            say_how(plan, &trains, request, events);
+        }
+        let keys = engine
+            .dag
+            .order
+            .iter()
+            .filter_map(|n| statuses.get(*n).key)
+            .collect();
+        for (task, cancels) in execute::unasked(&host.runs, &host.systems, &keys) {
+            let message = format!(
+                "{task}, which another build left, goes on, and no cell of this build asks for it; `{cancels}` ends it"
+            );
+            events.report(&Event::Note { message });
+        }
     }
     // Where all that was to train lacks something, nothing of this host is pinned.
     let lock = plan.root.join(LOCK);

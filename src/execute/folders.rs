@@ -13,6 +13,7 @@ use crate::{
     error::Result,
     run::{
         ExitKind,
+        batch::Systems,
         end_note::exit_or_end,
         folder::{exit_path, spec_path},
         process::Tree,
@@ -75,6 +76,20 @@ pub fn live_runs(runs: &Path) -> Vec<(String, PathBuf)> {
         going_on(runs).map(|(of, dir)| (of.task, dir)).collect();
     named.sort();
     named
+}
+
+/// Jobs of batch systems that go on though nobody waits for them, and that are of none of these keys: a build of other settings
+/// left them. Each with its task and the command that ends it.
+#[must_use]
+pub fn unasked(runs: &Path, systems: &Systems, keys: &BTreeSet<Digest>) -> Vec<(String, String)> {
+    let left =
+        going_on(runs).filter(|(of, dir)| !keys.contains(&of.key) && !recover::has_owner(dir));
+    let job = |(of, dir): (RunName, PathBuf)| {
+        let spec = recover::read_spec(&dir).ok()??;
+        let cancels = systems.of(&spec).cancels("", &spec);
+        spec.is_batch().then_some((of.task, cancels))
+    };
+    left.filter_map(job).collect()
 }
 
 fn live(runs: &Path, is_wanted: impl Fn(&RunName) -> bool) -> Option<PathBuf> {

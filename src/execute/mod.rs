@@ -33,7 +33,7 @@ pub use events::{
     Stamped,
 };
 pub use folders::{
-    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
+    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs, unasked,
 };
 pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};

@@ -82,7 +82,9 @@ impl Asked {
         all.extend(self.sets.iter().flat_map(|set| ["--set", set]));
         let repeats = self.repeats.map(|n| n.to_string());
         if !OF_SETTINGS.contains(&name) {
-            all.extend(repeats.iter().flat_map(|n| ["--repeats", n]));
+            // A search makes as many runs as it takes.
+            let repeats = repeats.iter().filter(|_| name != "blame");
+            all.extend(repeats.flat_map(|n| ["--repeats", n]));
             all.extend(self.allow_drift.then_some("--allow-drift"));
             let executor = self.executor.as_deref();
             all.extend(executor.iter().flat_map(|word| ["--executor", word]));

@@ -135,9 +135,14 @@ pub(crate) fn is_supervised(dir: &Path) -> bool {
     supervisor_lock_path(dir).exists() && !is_free(&supervisor_lock_path(dir))
 }
 
+/// Is the tprimat alive that asked for this run?
+pub(crate) fn has_owner(dir: &Path) -> bool {
+    !is_free(&owner_lock_path(dir))
+}
+
 /// Are both dead, who asked for the run and who watched over it?
 pub(crate) fn is_abandoned(dir: &Path) -> bool {
-    is_free(&owner_lock_path(dir)) && !is_supervised(dir) && !is_elsewhere(dir)
+    !has_owner(dir) && !is_supervised(dir) && !is_elsewhere(dir)
 }
 
 /// May this be the run of a batch job that has not said how it ended? Then locks tell nothing of it.

@@ -83,8 +83,11 @@ impl System for Slurm {
         self.run("scancel", arguments).map(drop)
     }
 
-    fn cancels(&self, id: &str, _: &RunSpec) -> String {
-        format!("scancel {id}")
+    fn cancels(&self, id: &str, spec: &RunSpec) -> String {
+        match id {
+            "" => format!("scancel --name={}", job_name(&spec.run_id)),
+            id => format!("scancel {id}"),
+        }
     }
 
     fn fate(&self, spec: &RunSpec, shown: Shown, _: bool) -> Option<ExitKind> {

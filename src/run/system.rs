@@ -38,7 +38,7 @@ pub(crate) trait System: Send + Sync {
     fn state(&self, id: &str, spec: &RunSpec, age: Duration) -> Answer<Shown>;
     /// `is_gentle`: its supervisor runs and is to end the run with grace.
     fn cancel(&self, id: &str, spec: &RunSpec, is_gentle: bool) -> Answer<()>;
-    /// The command that cancels it.
+    /// The command that cancels it. `id`: empty where only the name is known.
     fn cancels(&self, id: &str, spec: &RunSpec) -> String;
     /// How the system ended a run; `None`: it did not. `is_told`: the supervisor was told to end by
     /// somebody.

@@ -64,9 +64,7 @@ impl Arguments {
     pub fn line(&mut self, text: &str, dots: usize, out: &mut Builder) {
         let mut words = part(text, ..dots).rsplit([' ', ':']);
         let name = words.find(|word| !word.is_empty());
-        let Some(name) = name.and_then(|name| KNOWN.get(name)) else {
-            return;
-        };
+        let Some(name) = name else { return };
         let rest = part(text, dots..).trim_start().trim_start_matches('.');
         if rest.starts_with(' ') {
             if self.told {
@@ -76,9 +74,14 @@ impl Arguments {
                 }
                 *self = Self::default();
             }
+            let Some(known) = KNOWN.get(name) else {
+                return if !self.told {
+                    out.argument(name, value_of(rest))
+                };
+            };
             out.begins(Said::Begins);
             let value = || value_of(rest).to_owned();
-            self.stated.entry(name).or_insert_with(value);
+            self.stated.entry(known).or_insert_with(value);
         }
     }
 

@@ -2,13 +2,18 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step,
-    TelemetrySample, Trace, UNREADABLE, UnreadableLines, dates, process::Processes,
-    trace::NAN_LOSSES,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines, dates, numbers::stated,
+    process::Processes, trace::NAN_LOSSES,
 };
+
+/// A group of settings: those of the trainer that nothing here has a name for.
+pub const ARGUMENTS: &str = "arguments";
+/// Megatron has some 600.
+const MOST_ARGUMENTS: usize = 1024;
 
 /// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is
 /// the mean of both, so that a log of any length is read in the same memory.
@@ -219,6 +224,26 @@ impl Builder {
                 self.notes.add("setting_restated", || detail);
                 self.states_again(name, &value);
             }
+        }
+    }
+
+    /// A setting that nothing here has a name for. What a later process states otherwise is not told: mostly it is a path.
+    pub fn argument(&mut self, name: &str, text: &str) {
+        let is_name = name.len() <= 80
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        let is_heading = text.ends_with(':');
+        let Some(value) = stated(text).filter(|_| is_name && !is_heading && !self.is_over()) else {
+            return;
+        };
+        let settings = &mut self.trace.effective.0;
+        let group = settings.entry(ARGUMENTS.to_owned());
+        if let Value::Object(known) = group.or_insert_with(|| Value::Object(Map::new()))
+            && known.len() < MOST_ARGUMENTS
+        {
+            known.entry(name).or_insert(value);
         }
     }
 

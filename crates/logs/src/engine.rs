@@ -211,7 +211,10 @@ impl Engine {
                     self.dump = Some(Dump::new(key));
                     self.collect(table, value, out);
                 }
-                Some(value) => found.extend(table.found(&rule.names, key, value)),
+                Some(value) => match table.found(&rule.names, key, value) {
+                    None if self.has(Flag::UnknownSettings) => out.argument(key, value),
+                    known => found.extend(known),
+                },
                 None => {}
             }
         }
@@ -564,6 +567,9 @@ impl Engine {
         self.dump = None;
         for (path, text) in members(&whole) {
             let Some((target, _)) = table.settings.get(&path) else {
+                if self.has(Flag::UnknownSettings) {
+                    out.argument(&path, &text);
+                }
                 continue;
             };
             if let (Field::Effective(name), Some(value)) = (&target.field, target.setting(&text)) {

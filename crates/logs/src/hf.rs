@@ -198,6 +198,13 @@ impl Reader for HuggingFace {
     fn end(&mut self, out: &mut Builder) {
         self.give(out);
         self.end_process(out);
+        if let Some((first, each)) = self.begins_late() {
+            self.goes_on = true;
+            out.notes.add("begins_late", || {
+                format!("its first line is of epoch {first}, and its lines are {each:.3} epochs apart: it went on from a checkpoint, and \
+                         its summary counts the steps before as well")
+            });
+        }
         if !self.second_run && !self.goes_on {
             // A bar that was not drawn to its end is of a run that stopped before it.
             let drawn = self.bar.map(|bar| bar.count);
@@ -246,6 +253,37 @@ impl HuggingFace {
         self.goes_on |= first > 1;
     }
 
+    /// Seconds since the beginning that go back from one step's line to another's are those of a process that goes on.
+    fn seconds_go_back(&mut self, fields: &Fields, out: &mut Builder) {
+        let (Some((now, resolution)), Some((then_step, then))) = (fields.elapsed(), self.clock.at)
+        else {
+            return;
+        };
+        let (Some(step), Some(gap)) = (fields.step(), self.gap) else {
+            return;
+        };
+        if now + resolution >= then || step == then_step || self.over || self.second_run {
+            return;
+        }
+        let before = step.saturating_sub(gap);
+        self.restart(out);
+        out.begins(Said::After(before));
+        (self.gap, self.last_step) = (Some(gap), before);
+        self.goes_on = true;
+    }
+
+    /// The epoch of the first line and how far lines are apart, where steps came before that have no line.
+    fn begins_late(&self) -> Option<(f64, f64)> {
+        let epoch = |(text, _): &(String, u64)| text.parse::<f64>().ok();
+        let (first, last) = (
+            self.epochs.first().and_then(epoch)?,
+            self.epochs.last().and_then(epoch)?,
+        );
+        let each = (last - first) / (self.epochs.len() as f64 - 1.0);
+        // Epochs are printed with two digits behind the point, and more.
+        (each > 0.0 && first > 1.5 * each + 0.01).then_some((first, each))
+    }
+
     /// The step of an earlier line of this epoch: a process that goes on from a checkpoint repeats lines.
     fn repeated(&self, epoch: &str) -> Option<u64> {
         let at = self.epochs.iter().rposition(|(then, _)| then == epoch)?;
@@ -292,6 +330,7 @@ impl HuggingFace {
         }
         if kind == Kind::Step {
             self.take_restart(out);
+            self.seconds_go_back(fields, out);
         }
         // The same line of another handler or rank.
         if self.previous.as_ref().is_some_and(|p| p.fields == *fields)

@@ -60,6 +60,7 @@ mod values;
 mod wandb;
 mod wild;
 
+pub use builder::ARGUMENTS;
 pub use causes::{same_failure, same_fault};
 pub use classify::{ExitSummary, classify};
 pub use compile::PatternError;

@@ -140,6 +140,8 @@ const MOST_BACK: usize = 4096;
 const LEAST_BACK: usize = 3;
 /// A step that takes this many times as long as it took before was the first one of a process.
 const SLOW_START: f64 = 1.5;
+/// Steps that differ by this factor from those before are no other rank's.
+const OTHER_PACE: f64 = 1.25;
 /// Relative difference of the pace at which two beginnings of one run go, up to which they are of one run.
 const SAME_PACE: f64 = 0.1;
 /// Steps of a beginning that show its pace, and those at its start that do not.
@@ -347,7 +349,18 @@ impl Builder {
         };
         lines.len() >= LEAST_BACK
             && !self.is_slow(&lines[0].1)
+            && !self.is_other_pace(lines)
             && (are_same(|step| step.loss) || are_same(time))
+    }
+
+    /// Do most of the steps take another time than they took before? Ranks of one run end their steps together.
+    fn is_other_pace(&self, lines: &[(u64, Step)]) -> bool {
+        let pair =
+            |(_, step): &(u64, Step)| Some((time(step)?, self.known(step.step).and_then(time)?));
+        let pairs: Vec<(f64, f64)> = lines.iter().filter_map(pair).collect();
+        let is_other =
+            |(now, then): &&(f64, f64)| !(1.0 / OTHER_PACE..OTHER_PACE).contains(&(now / then));
+        2 * pairs.iter().filter(is_other).count() > pairs.len()
     }
 
     /// Does a step take so much longer than it took before that it is a process's first one?

@@ -56,6 +56,8 @@ pub enum Flag {
     EvaluationInStep,
     /// The global batch size is the tokens of each step over the sequence length.
     BatchFromTokens,
+    /// Settings of which nothing here knows the name are kept: two runs that differ in one may differ in speed.
+    UnknownSettings,
 }
 
 /// A kind of line.

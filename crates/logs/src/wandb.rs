@@ -9,7 +9,7 @@ use super::{
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{as_count, whole_text_number},
-    tfevents::{Place, Scalar, Scalars, place},
+    tfevents::{Scalar, Scalars, place},
     values::has,
 };
 

@@ -11,6 +11,9 @@ pub type Lines = BTreeMap<String, String>;
 
 /// Lists up to this length are written out.
 const SHORT: usize = 8;
+/// Arguments of trainers that mean nothing to tprimat: of more than a few, their number and a digest.
+const ARGUMENTS: [&str; 2] = ["arguments", "unlisted"];
+const MANY: usize = 12;
 /// Text of somebody else is cut to this many characters.
 const TEXT: usize = 80;
 
@@ -32,6 +35,10 @@ impl Form {
     pub fn add(&self, field: &str, value: &Value, lines: &mut Lines) {
         match value {
             Value::Null => {}
+            Value::Object(map) if map.len() > MANY && ARGUMENTS.contains(&last(field)) => {
+                let digest = Digest::of(value.to_string().as_bytes()).to_string();
+                lines.insert(field.to_owned(), format!("{} of {digest:.12}", map.len()));
+            }
             Value::Object(map) => match figure(map) {
                 Some(text) => self.figure(field, map, text, lines),
                 None => self.add_fields(field, map, lines),

@@ -34,6 +34,8 @@ const IMPLAUSIBLE: f64 = 2.0;
 const LINE_SECONDS: f64 = 0.01;
 /// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
+/// So many say it, where none of them is without.
+const LEAST_FEW: usize = 3;
 /// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
 /// steps this long.
 const RESOLVED_SECONDS: f64 = 1.0;
@@ -64,7 +66,10 @@ enum OutsideSteps {
 }
 
 fn few_steps() -> Reason {
-    let text = format!("the log has fewer than {} measured steps", LEAST_PAIRS + 1);
+    let text = format!(
+        "the log has fewer than {} lines of measured steps",
+        LEAST_PAIRS + 1
+    );
     Reason::detail("few_steps", text)
 }
 
@@ -91,8 +96,11 @@ impl Clock {
     /// after a few of them are not in it.
     #[must_use]
     pub fn timer_factor(&self) -> Option<f64> {
-        self.typical_ratio
-            .filter(|typical| *typical > OUTSIDE && self.ratio() > OUTSIDE)
+        let typical = self.typical_ratio.filter(|typical| *typical > OUTSIDE);
+        // A level that only a part of the run has is no more than the whole shows.
+        typical
+            .map(|typical| typical.min(self.ratio()))
+            .filter(|factor| *factor > OUTSIDE)
     }
 }
 
@@ -348,7 +356,7 @@ fn against(
     // or a buffer are to blame, and not that steps were few.
     let without_dates = measured.len() - 1 - all.len();
     let is_few = all.len() < LEAST_PAIRS;
-    let is_unresolved = mostly_held || is_few && measured.len() > LEAST_PAIRS;
+    let is_unresolved = mostly_held || is_few && dates.by_lines && measured.len() > LEAST_PAIRS;
     let unchecked = if is_unresolved {
         let is_held = mostly_held || without_dates > all.len();
         Some(match is_held && !is_brief(measured, run) {
@@ -378,7 +386,16 @@ fn against(
     let typical = if is_unresolved {
         None
     } else if is_resolved {
-        at(0.5, |p| p.passed / p.claimed)
+        let typical = at(0.5, |p| p.passed / p.claimed);
+        let beside = if dates.by_lines {
+            None
+        } else {
+            many_beside(&plain, all.len())
+        };
+        typical
+            .filter(|typical| *typical > OUTSIDE)
+            .or(beside)
+            .or(typical)
     } else {
         // A bound that is beyond it is sure; how far it is beyond, all of them tell.
         quicker_half(&plain)
@@ -397,6 +414,19 @@ fn against(
         typical_ratio: typical.filter(|ratio| ratio.is_finite()),
     });
     Ok(Checked { clock, unchecked })
+}
+
+/// Time passed ÷ time claimed, where too much of it is beside the steps to be pauses: between all of the few lines that there are,
+/// or after many steps in a row. `of`: all pairs, those with evaluations too.
+fn many_beside(plain: &[&Pair], of: usize) -> Option<f64> {
+    let is_beside = |p: &&&Pair| p.passed > p.claimed * OUTSIDE;
+    let in_a_row = plain.chunk_by(|a, b| is_beside(&a) == is_beside(&b));
+    let longest = in_a_row
+        .filter(|run| run.iter().all(|p| is_beside(&p)))
+        .map(<[_]>::len)
+        .max()?;
+    let are_all = longest == of && longest >= LEAST_FEW;
+    (are_all || longest >= LEAST_PAIRS).then(|| pairs::passed_per_claimed(plain))
 }
 
 /// Time claimed and time passed, where three of four steps claim more than lies between their end
@@ -538,8 +568,8 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             OutsideSteps::Timer => {
                 let factor = worst.timer_factor().unwrap_or(passed / (passed - outside));
                 format!(
-                    "after most steps, where {factor:.1}× the step time passes from one to the next, so the trainer may stop its \
-                     timer before the device has finished, and the rate may be {factor:.1}× too high"
+                    "after most steps, or many in a row, so the trainer may stop its timer before the device has finished, and the rate \
+                     may be {factor:.1}× too high"
                 )
             }
             OutsideSteps::NotKnown => {

@@ -1,10 +1,15 @@
-//! Cells that are said to train on other batches and whose logs have the same losses to the last digit:
-//! the setting did not reach the training, whatever a command was given.
+//! Cells that are said to train otherwise and whose logs have the same losses to the last digit: the setting did not reach the
+//! training, whatever a command was given.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{RepeatStatus, codes::CONTRADICTED, comparability::Candidate};
-use crate::results::{Reason, Source};
+use serde_json::Value;
+
+use crate::results::{
+    Reason, Source,
+    settings::{agree, show},
+};
 
 /// Two curves are called the same if at least 10 losses agree and at least 8 of these are different numbers.
 /// Shorter or rounded curves may agree by chance.
@@ -13,6 +18,15 @@ const LEAST_VALUES: usize = 8;
 
 /// What decides which tokens a step sees, and with them its loss.
 const OF_BATCHES: [&str; 2] = ["global_batch_size", "seq_length"];
+
+/// What changes every loss but the first. A decay of weights may take longer to show, and a seed may be ignored on purpose.
+const OF_LOSSES: [&str; 5] = [
+    OF_BATCHES[0],
+    OF_BATCHES[1],
+    "precision",
+    "learning_rate",
+    "dropout",
+];
 
 /// Why the setting of a candidate did not reach its training; none for most.
 pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
@@ -44,12 +58,11 @@ pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
     found
 }
 
-/// What a cell says of its batches, where its trainer does not: what that states is held against its log
-/// elsewhere.
-fn said(candidate: &Candidate<'_>) -> [Option<u64>; 2] {
-    OF_BATCHES.map(|field| {
+/// What a cell says of these settings, where its trainer does not: what that states is held against its log elsewhere.
+fn said<'c>(candidate: &'c Candidate<'_>) -> [Option<&'c Value>; OF_LOSSES.len()] {
+    OF_LOSSES.map(|field| {
         let source = candidate.contract.source(field)?;
-        (source != Source::Effective).then(|| candidate.contract.count(field))?
+        (source != Source::Effective).then(|| candidate.contract.get(field))?
     })
 }
 
@@ -72,12 +85,15 @@ fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Rea
         let counts = OF_BATCHES.map(|field| candidate.contract.count(field));
         Some(counts[0]?.saturating_mul(counts[1]?))
     };
-    tokens(of)
-        .zip(tokens(other))
-        .filter(|(own, others)| own != others)?;
-    OF_BATCHES.iter().enumerate().find_map(|(at, field)| {
+    let tokens = [of, other].map(tokens);
+    let has_other_tokens = tokens[0].is_some() && tokens[1].is_some() && tokens[0] != tokens[1];
+    OF_LOSSES.iter().enumerate().find_map(|(at, field)| {
         let [own, others] = [of, other].map(|candidate| said(candidate)[at]);
-        let (own, others) = own.zip(others).filter(|(own, others)| own != others)?;
+        let (own, others) = own.zip(others).filter(|(own, others)| !agree(own, others))?;
+        if OF_BATCHES.contains(field) && !has_other_tokens {
+            return None;
+        }
+        let [own, others] = [own, others].map(|value| show(Some(value)));
         let text = format!(
             "its losses are those of {} to the last digit, at all {steps} steps, though {field} is {own} here and {others} there: \
              the setting does not reach the training of one of them",

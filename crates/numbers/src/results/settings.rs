@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tprimat_job::{Job, ModelShape, Sharding};
+use tprimat_logs::ARGUMENTS;
 
 use super::unlisted;
 
@@ -243,16 +244,34 @@ const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
 /// A longer list is data rather than a setting.
 const MOST_VALUES: usize = 64;
 
+fn is_plain(value: &Value) -> bool {
+    let is_scalar = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
+    match value {
+        Value::Array(all) => all.len() <= MOST_VALUES && all.iter().all(is_scalar),
+        value => is_scalar(value),
+    }
+}
+
+/// Arguments of a trainer that the table does not have. They are many, and most of them have the value that nobody set, so words
+/// within their names say nothing: what one of them means is known by its whole name only.
+fn arguments(stated: &BTreeMap<String, Value>) -> impl Iterator<Item = (String, Value)> {
+    let all = stated.get(ARGUMENTS).and_then(Value::as_object);
+    let unknown = all.into_iter().flatten().filter(|(name, value)| {
+        is_plain(value) && !is_in_table(name) && !stated.contains_key(*name)
+    });
+    unknown.map(|(name, value)| (name.clone(), canonical(value)))
+}
+
+fn is_known_argument(name: &str) -> bool {
+    unlisted::has_whole_name(name) && tier_of(name).is_some()
+}
+
 /// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
 pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let is_known = is_in_table;
-    let is_scalar = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
-    let is_plain = |value: &Value| match value {
-        Value::Array(all) => all.len() <= MOST_VALUES && all.iter().all(is_scalar),
-        value => is_scalar(value),
-    };
-    let mut found = BTreeMap::new();
-    for (name, value) in stated {
+    let known_arguments = arguments(stated).filter(|(name, _)| is_known_argument(name));
+    let mut found: BTreeMap<String, Value> = known_arguments.collect();
+    for (name, value) in stated.iter().filter(|(name, _)| *name != ARGUMENTS) {
         match value {
             Value::Object(group) => {
                 for (inner, value) in group.iter().filter(|(_, value)| is_plain(value)) {
@@ -275,6 +294,7 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 pub fn without_meaning(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let mut found = unlisted(stated);
     found.retain(|name, _| tier_of(name).is_none());
+    found.extend(arguments(stated).filter(|(name, _)| !is_known_argument(name)));
     found
 }
 

@@ -111,9 +111,26 @@ fn row(name: &str) -> Option<&'static Row> {
     row
 }
 
+fn words_of(name: &str) -> Vec<&str> {
+    name.split(['_', '-', '.', ' ']).collect()
+}
+
+/// Does an entry have this name, and not only words of it?
+#[must_use]
+pub fn has_whole_name(name: &str) -> bool {
+    row(name).is_some_and(|row| {
+        let name = name.to_lowercase();
+        let whole = row
+            .names
+            .iter()
+            .filter(|known| known.is_begin && known.is_end);
+        whole.into_iter().any(|known| known.fits(&words_of(&name)))
+    })
+}
+
 fn first_row(name: &str) -> Option<&'static Row> {
     let name = name.to_lowercase();
-    let words: Vec<&str> = name.split(['_', '-', '.', ' ']).collect();
+    let words = words_of(&name);
     let is_its = |row: &&Row| row.names.iter().any(|name| name.fits(&words));
     ROWS.iter().find(is_its)
 }

@@ -12,7 +12,7 @@ use crate::{
 pub(super) fn short_step_times(row: &Row, rate: &str) -> Option<String> {
     let factor = row.timer_factor?;
     Some(format!(
-        "{rate} may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most steps"
+        "{rate} may be {factor:.1}× too high: by the clock, its step times leave out time that passes between steps"
     ))
 }
 

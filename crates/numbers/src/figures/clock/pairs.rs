@@ -28,7 +28,7 @@ pub(super) fn without_pauses(plain: &[&Pair]) -> f64 {
     if all > 1.1 * most { most } else { all }
 }
 
-fn passed_per_claimed(pairs: &[&Pair]) -> f64 {
+pub(super) fn passed_per_claimed(pairs: &[&Pair]) -> f64 {
     let sum = |of: fn(&Pair) -> f64| pairs.iter().map(|p| of(p)).sum::<f64>();
     sum(|p| p.passed) / sum(|p| p.claimed)
 }

@@ -83,7 +83,7 @@ fn the_clock_worked_by_hand() {
         told(dated(&[2.0; 10], &paused, 60.0)).as_deref(),
         Some(note)
     );
-    let note = "repeat 1: 1.8 s of 4.5 s lie outside the reported step times: after most steps, where 1.7× the step time passes from one to the next, so the trainer may stop its timer before the device has finished, and the rate may be 1.7× too high";
+    let note = "repeat 1: 1.8 s of 4.5 s lie outside the reported step times: after most steps, or many in a row, so the trainer may stop its timer before the device has finished, and the rate may be 1.7× too high";
     assert_eq!(
         told(dated(&[0.3; 10], &every(0.5, 10), 60.0)).as_deref(),
         Some(note)
@@ -339,7 +339,8 @@ fn evaluations_are_no_steps_and_few_pairs_show_nothing_typical() {
     // One evaluation of an unknown step explains one pause, not nine.
     assert!(refused(with(10, &[None])).contains("from one to the next"));
     for unclear in [
-        with(5, &[]),
+        with(3, &[]),
+        with(5, &[Some(2)]),
         with(10, &[None; 5]),
         with(10, &[Some(2), Some(5), Some(8)]),
     ] {
@@ -351,6 +352,29 @@ fn evaluations_are_no_steps_and_few_pairs_show_nothing_typical() {
             "{note}"
         );
     }
+}
+
+/// Of few lines all say it, or of many so many in a row that they are no pauses.
+#[test]
+fn time_beside_steps_is_no_pause_after_all_or_many_in_a_row() {
+    let few = told(dated(&[2.5; 5], &every(10.0, 5), 60.0)).unwrap();
+    assert!(few.ends_with("4.0× too high"), "{few}");
+    let slowed = |slow: std::ops::Range<usize>| {
+        let mut end = 0.0;
+        let ends: Vec<f64> = (0..30)
+            .map(|at| {
+                end += if slow.contains(&at) { 4.0 } else { 1.0 };
+                end
+            })
+            .collect();
+        told(dated(&[1.0; 30], &ends, 200.0)).unwrap()
+    };
+    assert!(
+        slowed(20..30).ends_with("2.0× too high"),
+        "{}",
+        slowed(20..30)
+    );
+    assert!(slowed(20..24).contains("in pauses"), "{}", slowed(20..24));
 }
 
 #[test]
@@ -472,7 +496,7 @@ fn a_check_that_could_not_be_made_is_told() {
     }
     let few = unchecked(held(every(2.0, 3), 3));
     assert!(
-        matches!(&few[..], [(NoteKind::Remark, note)] if note.ends_with("the log has fewer than 6 measured steps")),
+        matches!(&few[..], [(NoteKind::Remark, note)] if note.ends_with("the log has fewer than 6 lines of measured steps")),
         "{few:?}"
     );
     let none = unchecked(dated(&[2.0; 10], &[], 60.0));

@@ -16,20 +16,26 @@ pub(super) struct Change {
 impl Change {
     /// `−3.21 % (95 % CI −4.12 to −2.30 %)`: the change of the rate, below 0 where it is slower.
     pub fn interval(&self) -> String {
+        let [low, high] = self.ci95.map(|ratio| self.percent(ratio));
+        format!("{} (95 % CI {low} to {high} %)", self.alone())
+    }
+
+    /// `−3.21 %`
+    pub fn alone(&self) -> String {
+        format!("{} %", self.percent(self.ratio))
+    }
+
+    /// With as many decimals as show on which side of the limit it is; at the limit itself two.
+    fn percent(&self, ratio: f64) -> String {
         let limit = -100.0 * self.max_regression;
-        // As many decimals as show on which side of the limit it is; at the limit itself two.
-        let percent = |ratio: f64| {
-            let percent = (ratio - 1.0) * 100.0;
-            let is_at_limit = (ratio - (1.0 - self.max_regression)).abs() <= ROUNDING;
-            let decimals = if is_at_limit {
-                2
-            } else {
-                decimals_beside(percent, limit, 2)
-            };
-            format!("{percent:+.decimals$}").replace('-', "−")
+        let percent = (ratio - 1.0) * 100.0;
+        let is_at_limit = (ratio - (1.0 - self.max_regression)).abs() <= ROUNDING;
+        let decimals = if is_at_limit {
+            2
+        } else {
+            decimals_beside(percent, limit, 2)
         };
-        let [low, high] = self.ci95.map(percent);
-        format!("{} % (95 % CI {low} to {high} %)", percent(self.ratio))
+        format!("{percent:+.decimals$}").replace('-', "−")
     }
 
     /// `−3 %`

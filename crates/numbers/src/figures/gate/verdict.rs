@@ -14,6 +14,7 @@ use super::{
 use crate::figures::{
     Unit,
     codes::{CANNOT_TELL, LEVEL_SHIFT, NOT_SIGNIFICANT, SLOWER},
+    judged::no_variation,
 };
 
 /// Level of significance over a whole gate.
@@ -142,7 +143,14 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
         max_regression,
     };
     let (interval, allowed) = (change.interval(), change.allowed());
-    let reason = if ratio < limit && p < LEVEL {
+    let reason = if test.test().is_none() && ratio != 1.0 {
+        let text = format!(
+            "{}: {}; does the trainer print a rounded or a constant rate?",
+            change.alone(),
+            no_variation().text
+        );
+        inconclusive("no_variation", text)
+    } else if ratio < limit && p < LEVEL {
         let text = format!("{interval}: beyond the limit of {allowed}, and significantly so");
         (GateVerdict::Fail, Reason::excludes(SLOWER, text))
     } else if ratio < limit {
@@ -192,7 +200,7 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
     };
     if let Some((of, factor)) = doubted {
         let text = format!(
-            "{interval}: {of} leave out time that passes after most steps, so that rate may be {factor:.1}× too high; let the timer \
+            "{interval}: {of} leave out time that passes between steps, so that rate may be {factor:.1}× too high; let the timer \
              stop when the device has finished, and measure anew"
         );
         (cell.verdict, cell.reason) = inconclusive("short_step_times", text);

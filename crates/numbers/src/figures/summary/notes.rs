@@ -38,6 +38,7 @@ pub(crate) fn notes(
     notes.extend(sources_of_step_times(repeats, results));
     notes.extend(restarts(counted, statistics));
     notes.extend(unreadable_lines(counted));
+    notes.extend(skipped_updates(counted));
     notes.extend(odd_in_the_log(counted));
     notes.extend(match estimate {
         Some(e) if e.values.len() == 1 => {
@@ -210,6 +211,28 @@ fn restarts(results: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -
         Some(Note::new(NoteKind::WarmUp, RESTART, text).with("repeat", repeat.repeat))
     };
     results.iter().filter_map(note).collect()
+}
+
+/// Anomalies of a step whose gradients overflowed, so that no weight changed.
+const SKIPPED: [&str; 2] = ["skipped_iterations", "overflow_skip"];
+
+/// The loss scale of fp16 is found by a few such steps, which are quicker than others. More than the log's first few are none
+/// of a run that trains.
+fn skipped_updates(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let are_many = |result: &RunResult| {
+        let mut all = result.trace.anomalies.iter();
+        all.any(|a| SKIPPED.contains(&&*a.kind) && a.step.is_none())
+    };
+    let of = counted.iter().filter(|(_, result)| are_many(result));
+    let of: Vec<u32> = of.map(|(repeat, _)| repeat.repeat).collect();
+    let text = || {
+        let of = named(&of);
+        format!(
+            "{of}: many steps did not change the weights, because gradients overflowed; such steps are quicker than others"
+        )
+    };
+    let note = (!of.is_empty()).then(|| Note::new(NoteKind::Doubtful, "skipped_updates", text()));
+    note.into_iter().collect()
 }
 
 fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {

@@ -94,7 +94,11 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     let mut sizes = Vec::from_iter(claimed);
     if claimed.is_none() {
         let settings = &trace.effective.0;
-        sizes = parameters::of_shape(|name| setting(name)?.effective(settings));
+        let stated = |name: &str| setting(name)?.effective(settings);
+        sizes = parameters::of_shape(|name| match name {
+            "vocab_size" => stated("padded_vocab_size").or_else(|| stated(name)),
+            name => stated(name),
+        });
     }
     let shape = *sizes.first()?;
     // Some trainers leave the table of positions out, and others count adapters in.
@@ -106,7 +110,13 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
         let mut sizes = sizes.iter();
         sizes.any(|size| [stated, without].iter().any(|n| same_size(*n, *size)))
     };
-    let (name, stated) = parameters::stated(trace).find(|(_, stated)| !fits(*stated))?;
+    // One rank alone cannot hold more than the whole model has.
+    let of_rank = trace
+        .num_parameters_per_rank
+        .map(|count| ("of one rank a number of parameters of", count));
+    let of_rank = of_rank.filter(|(_, count)| *count > shape.saturating_add(shape / 50));
+    let mut all = parameters::stated(trace);
+    let (name, stated) = all.find(|(_, stated)| !fits(*stated)).or(of_rank)?;
     let text = format!("the log states {name} {stated}, and its model's shape has {shape}");
     Some(contradicted(
         NUM_PARAMETERS,
