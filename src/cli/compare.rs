@@ -37,7 +37,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
                 let commands = report::Commands {
                     details: again(),
                     build: plan.command("build", &[]),
-                    can_run: can_run(plan, of.comparison),
+                    can_run: Some(can_run(plan, of.comparison)),
                     plan: plan.command("plan", &[]),
                 };
                 print(&report::glance(

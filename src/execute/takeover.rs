@@ -82,11 +82,11 @@ pub(super) fn take_over(
                 Err(error) => return not_taken(error, &dir),
             },
             Taken::GoesOn(spec, owner) => {
+                let cancels = host.systems.of(&spec).cancels("", &spec);
                 let run = Arc::new(host.batch().attach((*spec).clone(), owner));
                 let message = format!(
-                    "{}: took up the run that an earlier build started ({})",
+                    "{}: took up the run that an earlier build started, as it asked for it; `{cancels}` ends it",
                     work.name(),
-                    spec.run_id
                 );
                 events.report(&Event::Note { message });
                 let Some(trained) = see_through(work, host, cache, running, events, (&spec, run))?

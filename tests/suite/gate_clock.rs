@@ -142,7 +142,7 @@ fn a_timer_that_is_too_short_passes_no_gate() {
             "{}",
             built.stdout
         );
-        "its step times leave out time that passes after most steps"
+        "its step times leave out time that passes between steps"
     } else {
         // On a busy host more than half of the time is in no step.
         "pass from one to the next"

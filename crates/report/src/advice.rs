@@ -53,7 +53,7 @@ pub fn advice(
              packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --force=failed", of_cell("logs"))
         }
         FailureClass::Node => {
-            format!("the node, a device with its driver, or the container engine failed: `{}`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again", command("doctor", &[]))
+            format!("the node, a device with its driver, or the container engine failed: `{}`, and `nvidia-smi` or `rocm-smi` on its host, say more; the next build runs it again", command("doctor", &[]))
         }
         FailureClass::Launch => {
             "the launcher, weights or data named in the log are not there; put them in place, then build".to_owned()

@@ -32,8 +32,8 @@ pub struct Commands {
     pub details: String,
     /// Builds them; options may follow.
     pub build: String,
-    /// Can this host run one of them?
-    pub can_run: bool,
+    /// Can this host run one of them? Absent behind a build, which has just tried.
+    pub can_run: Option<bool>,
     /// Says why each would run, or cannot.
     pub plan: String,
 }
@@ -63,8 +63,9 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
     others.for_each(|section| one(&mut out, section));
     if is_unmeasured(comparison) {
         let what_next = match commands.can_run {
-            true => format!("; `{}` measures what this host can run", commands.build),
-            false => ", and this host can run none of these cells".to_owned(),
+            Some(true) => format!("; `{}` measures what this host can run", commands.build),
+            Some(false) => ", and this host can run none of these cells".to_owned(),
+            None => String::new(),
         };
         let plan = &commands.plan;
         out.raw(&format!(

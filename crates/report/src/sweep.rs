@@ -305,7 +305,7 @@ mod tests {
         let commands = crate::Commands {
             details: "tprimat compare --details".to_owned(),
             build: "tprimat build".to_owned(),
-            can_run: true,
+            can_run: Some(true),
             plan: "tprimat plan".to_owned(),
         };
         let page = Page {

@@ -239,7 +239,7 @@ fn show(
             details: plan.command("compare", &details),
             build: plan.command("build", &[]),
             // What this build did not measure, the same build would not measure either.
-            can_run: args.cached_only && compare::can_run(plan, comparison),
+            can_run: args.cached_only.then(|| compare::can_run(plan, comparison)),
             plan: plan.command("plan", &[]),
         };
         print(&crate::report::glance(

@@ -17,7 +17,7 @@ use crate::{
         plan::duration,
     },
     error::{Error, Result, exit},
-    execute::{Event, Outcome, Progress, Stamped},
+    execute::{Event, Outcome, Progress, Stamped, live_runs},
     files::unix_now,
     words::plain::counted,
 };
@@ -50,6 +50,10 @@ pub fn status(globals: &Globals, args: &StatusArgs) -> Result<i32> {
     }
     if all.is_empty() {
         eprintln!("no build was detached here; `tprimat build --detach` starts one");
+        let runs = folder.parent().map(|cache| cache.join("runs"));
+        for (task, dir) in runs.iter().flat_map(|runs| live_runs(runs)) {
+            eprintln!("  {task} goes on in {}", dir.display());
+        }
     }
     // Those that go on, the last one that is over, and those that left runs undone which no later
     // one has to do.

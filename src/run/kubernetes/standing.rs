@@ -21,6 +21,9 @@ const IMAGE: [&str; 4] = [
 /// seconds. That of a lost node stays there for as long as the node does.
 const DELETED: f64 = 30.0;
 
+/// The state of a Job whose node is lost.
+const LOST: &str = "lost";
+
 pub(super) struct Standing {
     pub shown: Shown,
     /// Nothing here says what it waits for; the events of this object may.
@@ -52,7 +55,9 @@ pub(super) fn of_all(names: &[String], jobs: &[&Value], pods: &[&Value], now: f6
         let is_well = one.shown.state == "running" && one.shown.reason.is_empty();
         !one.shown.is_over && !is_well
     };
-    let told = each.iter().position(waits);
+    // Without one of its nodes a run is over, whatever the others do.
+    let lost = each.iter().position(|one| one.shown.state == LOST);
+    let told = lost.or_else(|| each.iter().position(waits));
     let told = told.or_else(|| each.iter().position(|one| !one.shown.is_over));
     let Some(last) = each.len().checked_sub(1) else {
         return of(None, &[], now);
@@ -101,6 +106,19 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
         };
     };
     let (complete, failed) = (condition(job, "Complete"), condition(job, "Failed"));
+    // Kubernetes gave the pod up long ago, and its node has not said that it is gone. The second pod, which has to wait for a node,
+    // must not keep the run waiting.
+    let lost = pods.iter().find(|pod| !is_over(pod) && is_past(pod, now));
+    if let Some(pod) = lost.filter(|_| complete.is_none()) {
+        let node = text(pod, "/spec/nodeName");
+        let lost = format!("Kubernetes: the node {node} of the pod does not answer");
+        shown.fate.get_or_insert(ExitKind::Lost(lost));
+        (shown.is_over, shown.state) = (true, LOST.to_owned());
+        return Standing {
+            shown,
+            explained_by_events_of: None,
+        };
+    }
     shown.ended_well = complete.is_some();
     if let Some(end) = complete.or(failed).filter(|_| alive.is_empty()) {
         shown.is_over = true;
@@ -396,9 +414,12 @@ mod tests {
             !read(&second_is_over, 30.0).shown.is_over,
             "the first one is not"
         );
-        assert!(
-            read(&second_is_over, 200.0).shown.is_over,
-            "its node is gone"
-        );
+        for gone in [&running, &second_is_over] {
+            let shown = read(gone, 200.0).shown;
+            assert!(
+                shown.is_over && matches!(shown.fate, Some(ExitKind::Lost(_))),
+                "its node is gone: {shown:?}"
+            );
+        }
     }
 }

@@ -602,10 +602,10 @@ fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &Baseli
     }
     (cell.verdict, cell.same_measurements) = (GateVerdict::Pass, true);
     let text = if all == of_then {
-        "the same measurements as the baseline: nothing was measured since".to_owned()
+        "the same measurements as the baseline: nothing that counts was measured since".to_owned()
     } else {
         format!(
-            "the same measurements as the baseline, {all} of its {of_then}: nothing was measured since"
+            "the same measurements as the baseline, {all} of its {of_then}: nothing that counts was measured since"
         )
     };
     cell.reason = Reason::detail("same_measurements", text);

@@ -416,7 +416,14 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
 /// step time rises, the level changes. Clocks that settle may slow the steps by a few per cent, and are
 /// warm-up all the same.
 fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
-    let mut found = changes(times, half(timed).min(of_first_process(timed)));
+    let mut found = changes(times, half(timed));
+    // Steps that are quicker after a restart are another level: a warm-up is no more than a part of its process.
+    let process = |t: &Timed<'_>| t.step.process;
+    let first = timed.iter().position(|t| process(t) != process(&timed[0]));
+    if let Some(first) = first.filter(|first| found.cut >= *first) {
+        found.cut = changes(&times[..first], half(&timed[..first])).cut;
+        found.shifts.insert(0, first);
+    }
     let (before, after) = times.split_at(found.cut);
     let ratio = quantile(after, 0.5).zip(quantile(before, 0.5));
     if ratio.is_some_and(|(after, before)| after > before * (1.0 + LARGE_SHIFT)) {
@@ -453,15 +460,6 @@ fn series(timed: &[Timed<'_>]) -> Vec<f64> {
         false => t.seconds * usual / tokens,
     };
     timed.iter().zip(&tokens).map(time).collect()
-}
-
-/// How many times may be warm-up: not all of the first process, where another one follows. Steps that are quicker after a restart
-/// are another level.
-fn of_first_process(timed: &[Timed<'_>]) -> usize {
-    let next = timed
-        .iter()
-        .position(|t| t.step.process != timed[0].step.process);
-    next.map_or(timed.len(), |at| at - 1)
 }
 
 /// How many of the first times stand for at most half of the steps.

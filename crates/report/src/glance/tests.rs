@@ -14,7 +14,7 @@ fn shown(cells: &[tprimat_numbers::figures::CellInput]) -> String {
     let commands = Commands {
         details: "tprimat compare --details".into(),
         build: "tprimat build".into(),
-        can_run: true,
+        can_run: Some(true),
         plan: "tprimat plan".into(),
     };
     glance(&comparison, false, &commands, &page())
@@ -68,7 +68,7 @@ fn a_command_that_is_named_is_of_the_cells_that_are_shown() {
     let commands = Commands {
         details: "tprimat compare m --details".into(),
         build: "tprimat build m".into(),
-        can_run: true,
+        can_run: Some(true),
         plan: "tprimat plan m".into(),
     };
     let said = glance(

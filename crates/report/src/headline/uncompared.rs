@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_numbers::figures::{AbsentCell, Comparison, Difference, Row};
+use tprimat_numbers::figures::{AbsentCell, Comparison, Difference, Row, dropped_words};
 use tprimat_numbers::results::settings::is_in_table;
 
 use super::{
@@ -36,6 +36,13 @@ pub(super) fn alone_sentence(row: &Row, others: bool) -> String {
         row.model
     )];
     parts.extend(short_step_times(row, "This rate"));
+    let dropped = dropped_words(&row.dropped);
+    if !dropped.is_empty() {
+        parts.push(format!(
+            "Besides the runs that count: {}",
+            dropped.join(", ")
+        ));
+    }
     parts.push(why.to_owned());
     format!("{}.", parts.join(". "))
 }

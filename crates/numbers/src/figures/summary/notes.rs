@@ -228,7 +228,7 @@ fn skipped_updates(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let text = || {
         let of = named(&of);
         format!(
-            "{of}: many steps did not change the weights, because gradients overflowed; such steps are quicker than others"
+            "{of}: many steps did not change the weights, because gradients overflowed, and a step without an update is quicker"
         )
     };
     let note = (!of.is_empty()).then(|| Note::new(NoteKind::Doubtful, "skipped_updates", text()));
