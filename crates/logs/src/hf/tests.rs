@@ -546,3 +546,59 @@ fn lines_of_a_buffer_that_is_emptied_now_and_then_are_numbered_by_their_epochs()
         assert_eq!(numbered(&log), (all, false), "{interval} {block}");
     }
 }
+
+/// LLaMA-Factory goes on with its file, and counts the seconds of each process from its own beginning.
+#[test]
+fn seconds_that_go_back_begin_a_process() {
+    let line = |step: u64, seconds: u64| {
+        format!(
+            "{{\"current_steps\": {step}, \"total_steps\": 200, \"loss\": {}, \"lr\": 5e-05, \"epoch\": {}, \"elapsed_time\": \"0:{:02}:{:02}\"}}\n",
+            4.0 - 0.01 * step as f64,
+            step as f64 / 200.0,
+            seconds / 60,
+            seconds % 60
+        )
+    };
+    for (last, first) in [(100, 101), (150, 101)] {
+        let before = (5..=last).step_by(5).map(|step| line(step, 13 + 2 * step));
+        let after = (first + 4..=200)
+            .step_by(5)
+            .map(|step| line(step, 13 + 2 * (step - first + 1)));
+        let trace = parse_any(before.chain(after).collect::<String>().as_bytes());
+        assert_eq!(trace.processes.len(), 2, "{first}");
+        assert_eq!(trace.processes[1].first_step, Some(first));
+        let mut timed = trace
+            .steps
+            .iter()
+            .filter_map(|step| step.step_time_seconds)
+            .peekable();
+        assert!(
+            timed.peek().is_some() && timed.all(|time| time == 2.0),
+            "{first}"
+        );
+    }
+}
+
+/// The summary counts the steps before a checkpoint as well, so it times none.
+#[test]
+fn a_log_that_begins_at_a_late_epoch_has_no_rate_of_the_whole_run() {
+    let log = |first: u64| -> String {
+        let lines = (first..=20).map(|at| {
+            format!(
+                "{{'loss': {}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {:.2}}}\n",
+                4.0 - 0.1 * at as f64,
+                0.05 * at as f64
+            )
+        });
+        lines.collect::<String>()
+            + "{'train_runtime': 213.0, 'train_samples_per_second': 15.02, 'train_steps_per_second': 0.939, 'train_loss': 1.75, 'epoch': 1.0}\n"
+    };
+    let times = |log: &str| {
+        parse_any(log.as_bytes())
+            .steps
+            .iter()
+            .filter_map(|step| step.step_time_seconds)
+            .count()
+    };
+    assert_eq!((times(&log(1)), times(&log(11))), (1, 0));
+}

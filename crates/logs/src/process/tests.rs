@@ -287,3 +287,22 @@ fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
     let trace = read(ranks, 0.0, "");
     assert_eq!((trace.steps.len(), trace.processes.len()), (8, 0));
 }
+
+/// Another run with the same seed has the same losses, and other times.
+#[test]
+fn what_follows_an_end_at_another_pace_is_no_rank_s_copy() {
+    let run = |ms: f64| -> String {
+        let line = |step: u64| {
+            format!(
+                " iteration {step:8}/ 40 | consumed samples: {} | elapsed time per iteration (ms): {} | lm loss: {:.3}E+00 |\n",
+                step * 32,
+                ms + (step % 3) as f64,
+                3.0 - 0.01 * step as f64
+            )
+        };
+        (1..=40).map(line).collect()
+    };
+    let parsed = |second: f64| parse_any((run(1400.0) + &run(second)).as_bytes());
+    assert_eq!(testing::kinds(&parsed(1401.0)), ["copied_steps"]);
+    assert!(testing::kinds(&parsed(2800.0)).contains(&"second_run"));
+}

@@ -207,6 +207,28 @@ fn a_shift_within_the_measured_part_is_told() {
     );
 }
 
+/// Steps that are quicker after a restart are another level: the life before it is no warm-up.
+#[test]
+fn a_life_before_a_restart_is_no_warm_up() {
+    let mut result = run(&[noisy(3.0, 40), noisy(2.0, 40)].concat());
+    for step in &mut result.trace.steps {
+        step.process = u32::from(step.step > 40);
+    }
+    let process = |first_step| tprimat_logs::Process {
+        line: 1,
+        first_step,
+    };
+    result.trace.processes = vec![process(None), process(Some(41))];
+    let steady = summary(result, 0).repeats[0].steady.clone().unwrap();
+    let cut = steady.cut.unwrap();
+    assert_eq!((steady.steps, cut.dropped_steps), (80, 0));
+    let shift = cut.level_shift.unwrap();
+    assert!(
+        (39..=43).contains(&shift.step) && shift.ratio < 0.7,
+        "{shift:?}"
+    );
+}
+
 /// In a run of half a second a few slow steps near the end are noise, where as many again are not slow.
 #[test]
 fn a_few_slow_steps_at_the_end_of_a_short_run_are_no_new_level() {

@@ -382,6 +382,19 @@ fn a_count_that_is_not_of_the_logs_own_shape_contradicts_it() {
     assert_eq!(told(Some(8_000_000_000), Some(8.0)), 0);
     assert_eq!(told(Some(8_200_000_000), None), 1);
     assert_eq!(told(None, Some(6.74)), 1);
+    // The vocabulary as it is padded is one, and a rank has a part of the model at most.
+    let of_rank = |count: u64| {
+        let mut shape = shape.clone();
+        let size = shape.as_object_mut().unwrap().remove("vocab_size").unwrap();
+        shape["padded_vocab_size"] = size;
+        let mut log = trace(shape, None);
+        log.num_parameters_per_rank = Some(count);
+        super::attest(&log, &Claim::of_model(None), false)
+            .contradicted()
+            .count()
+    };
+    assert_eq!(of_rank(4_015_261_696), 0);
+    assert_eq!(of_rank(35_276_853_248), 1);
 }
 
 #[test]
