@@ -58,6 +58,44 @@ fn a_script_that_prints_its_rate_is_measured_by_two_lines_of_config() {
     assert!(plan.contains("print.sh edited"), "{plan}");
 }
 
+/// The command hands the learning rate over, and the script does not look at it.
+#[test]
+fn losses_that_are_the_same_at_another_learning_rate_show_that_it_does_not_reach_the_training() {
+    let project = project("bash print.sh {{ learning_rate }}");
+    project.edit("config.yaml", "train_iters: 8", "train_iters: 12");
+    project.edit("matrix.toml", "[matrix.axes.seq]", "[matrix.axes.lr]");
+    project.edit(
+        "matrix.toml",
+        "training.data.seq_length",
+        "training.optimizer.learning_rate",
+    );
+    project.edit("matrix.toml", "[1000, 2000]", "[0.001, 0.002]");
+    let script = |loss: &str| {
+        format!(
+            "for step in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.02; echo \"step $step loss {loss}$step, tokens/s 0.76k\"; done\n"
+        )
+    };
+    project.write("print.sh", &script("3.")).run(&["build"]);
+    let compared = project.run(&["compare"]);
+    let told = compared
+        .stdout
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(
+        told.contains("though learning_rate is 0.001 here and 0.002 there"),
+        "{told}"
+    );
+    project
+        .write("print.sh", &script("${1#0.00}."))
+        .run(&["build"])
+        .ends_with(0);
+    assert_eq!(
+        project.json(&["compare"])["rows"].as_array().unwrap().len(),
+        2
+    );
+}
+
 /// What a run that ended well printed last is whole, also without the end of a line.
 #[test]
 fn the_last_line_of_a_good_run_counts_without_its_end() {
