@@ -97,11 +97,8 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     if head.is_empty() {
         return Some("it is empty".to_owned());
     }
-    if is_table_of_runs(&head) {
-        return Some(
-            "it is a table of W&B with columns of several runs; export one run at a time"
-                .to_owned(),
-        );
+    if is_table_of_wandb(&head) {
+        return Some("it is a table of W&B, of several runs or without steps; `run.history().to_csv()` writes the one of a run".to_owned());
     }
     // A log that gzip packed is read: what comes here was looked through, and no log was found in it.
     let name = shown.to_string();
@@ -116,13 +113,12 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     })
 }
 
-/// A panel or the list of runs that W&B's page exported, with more runs than one. A panel of one run is a log.
-fn is_table_of_runs(head: &[u8]) -> bool {
+/// A panel or the list of runs that W&B's page exported. A panel of one run over its steps is a log.
+fn is_table_of_wandb(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let first = text.lines().next().unwrap_or_default();
-    let begins = |names: &str| first.starts_with(names);
-    begins("\"Step\",") && first.contains("__MIN")
-        || begins("\"Name\",") && first.contains("\"State\"")
+    first.starts_with('"') && first.contains("__MIN")
+        || first.starts_with("\"Name\",") && first.contains("\"State\"")
 }
 
 /// How a run failed, by the end of its log.

@@ -437,7 +437,7 @@ impl Pattern {
             .map(|axes| split_outside_braces(axes, ','))
             .unwrap_or_default()
         {
-            let Some((axis, value)) = condition.split_once('=') else {
+            let Some((axis, value)) = condition.trim().split_once('=') else {
                 return Err(bad(format!(
                     "{option} {text}: `{condition}` is not AXIS=VALUE"
                 )));

@@ -66,7 +66,15 @@ impl Arguments {
         let name = words.find(|word| !word.is_empty());
         let Some(name) = name else { return };
         let rest = part(text, dots..).trim_start().trim_start_matches('.');
-        if rest.starts_with(' ') {
+        let known = KNOWN.get(name);
+        if known.is_none() {
+            // Dots stand in other lines as well: a dump has begun with an argument that is known.
+            if rest.starts_with(' ') && !self.told && !self.stated.is_empty() {
+                out.argument(name, value_of(rest));
+            }
+            return;
+        }
+        if let Some(known) = known.filter(|_| rest.starts_with(' ')) {
             if self.told {
                 // Behind steps they are those of a process that begins.
                 if out.trace.step_lines == self.steps {
@@ -74,11 +82,6 @@ impl Arguments {
                 }
                 *self = Self::default();
             }
-            let Some(known) = KNOWN.get(name) else {
-                return if !self.told {
-                    out.argument(name, value_of(rest))
-                };
-            };
             out.begins(Said::Begins);
             let value = || value_of(rest).to_owned();
             self.stated.entry(known).or_insert_with(value);

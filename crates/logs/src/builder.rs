@@ -227,7 +227,7 @@ impl Builder {
         }
     }
 
-    /// A setting that nothing here has a name for. What a later process states otherwise is not told: mostly it is a path.
+    /// A setting that nothing here has a name for. The first value counts; another one of a later process is mostly a path.
     pub fn argument(&mut self, name: &str, text: &str) {
         let is_name = name.len() <= 80
             && name.starts_with(|c: char| c.is_ascii_alphabetic())

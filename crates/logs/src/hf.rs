@@ -89,6 +89,9 @@ pub struct HuggingFace {
     goes_on: bool,
 }
 
+/// Lines that show how far apart lines are.
+const LEAST_LINES: usize = 4;
+
 #[derive(Clone, Copy)]
 struct BarState {
     count: u64,
@@ -201,8 +204,8 @@ impl Reader for HuggingFace {
         if let Some((first, each)) = self.begins_late() {
             self.goes_on = true;
             out.notes.add("begins_late", || {
-                format!("its first line is of epoch {first}, and its lines are {each:.3} epochs apart: it went on from a checkpoint, and \
-                         its summary counts the steps before as well")
+                format!("its first line is of epoch {first}, and its lines are at most {each:.3} epochs apart: it went on from a checkpoint, \
+                         whose steps its summary counts as well, or the beginning of the log is missing")
             });
         }
         if !self.second_run && !self.goes_on {
@@ -269,19 +272,23 @@ impl HuggingFace {
         self.restart(out);
         out.begins(Said::After(before));
         (self.gap, self.last_step) = (Some(gap), before);
-        self.goes_on = true;
+        self.goes_on |= before > 0;
     }
 
-    /// The epoch of the first line and how far lines are apart, where steps came before that have no line.
+    /// The epoch of the first line and the largest distance of two lines, where more than that was trained before.
     fn begins_late(&self) -> Option<(f64, f64)> {
-        let epoch = |(text, _): &(String, u64)| text.parse::<f64>().ok();
-        let (first, last) = (
-            self.epochs.first().and_then(epoch)?,
-            self.epochs.last().and_then(epoch)?,
-        );
-        let each = (last - first) / (self.epochs.len() as f64 - 1.0);
-        // Epochs are printed with two digits behind the point, and more.
-        (each > 0.0 && first > 1.5 * each + 0.01).then_some((first, each))
+        let epochs = self
+            .epochs
+            .iter()
+            .filter_map(|(text, _)| text.parse::<f64>().ok());
+        let epochs: Vec<f64> = epochs.collect();
+        let largest = epochs
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .fold(0.0, f64::max);
+        let first = *epochs.first().filter(|_| epochs.len() >= LEAST_LINES)?;
+        // The last line may be closer, and epochs are printed with two digits behind the point.
+        (largest > 0.0 && first > 1.5 * largest + 0.01).then_some((first, largest))
     }
 
     /// The step of an earlier line of this epoch: a process that goes on from a checkpoint repeats lines.

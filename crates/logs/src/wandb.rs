@@ -1,11 +1,9 @@
 //! W&B's tables of one run: what `run.history().to_csv()` writes, what its page exports of a panel, and `wandb-summary.json`. A
 //! row's values are read by the tags that TensorBoard's event files have as well.
 
-use tprimat_base::words::part;
-
 use super::{
     CoarseClock,
-    builder::Builder,
+    builder::{Builder, MAX_STEPS},
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{as_count, whole_text_number},
@@ -52,7 +50,7 @@ impl Reader for Wandb {
         if let Some(columns) = head(text) {
             self.columns = columns;
         } else if let Some(row) = summary(text) {
-            self.row(&row, out);
+            self.row(counter(row.iter().map(|(name, _)| name)), &row, out);
         } else if !self.columns.is_empty()
             && let Some(cells) = cells(text)
         {
@@ -64,10 +62,10 @@ impl Reader for Wandb {
             }
             let columns = std::mem::take(&mut self.columns);
             let cells = columns.iter().zip(&cells[..whole]);
-            let row: Vec<(&str, f64)> = cells
-                .filter_map(|(name, cell)| Some((name.as_str(), whole_text_number(cell)?)))
+            let row: Vec<(&String, f64)> = cells
+                .filter_map(|(name, cell)| Some((name, whole_text_number(cell)?)))
                 .collect();
-            self.row(&row, out);
+            self.row(counter(columns.iter()), &row, out);
             self.columns = columns;
         }
     }
@@ -80,29 +78,41 @@ impl Reader for Wandb {
     }
 }
 
+/// The column that numbers the steps. It is one for the whole table: a row without it is of no step.
+fn counter<'a>(columns: impl Iterator<Item = &'a String>) -> Option<&'static str> {
+    let columns: Vec<&String> = columns.collect();
+    let is_there = |name: &&&str| columns.iter().any(|column| *column == **name);
+    STEPS.iter().find(is_there).copied()
+}
+
 impl Wandb {
-    fn row<N: AsRef<str>>(&mut self, row: &[(N, f64)], out: &mut Builder) {
+    fn row<N: AsRef<str>>(
+        &mut self,
+        counter: Option<&'static str>,
+        row: &[(N, f64)],
+        out: &mut Builder,
+    ) {
         let value = |name: &str| {
             let found = row.iter().find(|(known, _)| known.as_ref() == name);
             found.map(|(_, value)| *value)
         };
         let time = |name: &str| value(name).filter(|time| time.is_finite() && *time > 0.0);
-        let mut named = STEPS.iter().map(|name| (*name, value(name)));
-        let Some((counted_by, Some(step))) = named.find(|(_, value)| value.is_some()) else {
+        let stated = counter.and_then(|name| Some((name, value(name)?)));
+        let Some((counter, stated)) = stated else {
             return;
         };
-        let Some(step) = as_count(step) else {
+        let Some(step) = as_count(stated) else {
             out.notes
-                .add("unreadable_line", || format!("step number {step}"));
+                .add("unreadable_line", || format!("step number {stated}"));
             return;
         };
         // Who logs every tenth step without a number has calls that are ten steps each.
-        let is_own = ![CALLS, PANEL].contains(&counted_by);
-        out.trace.steps_assumed |= !is_own;
+        let is_own = ![CALLS, PANEL].contains(&counter);
         let mut is_step = false;
         for (tag, value) in row {
             let tag = tag.as_ref();
-            if STEPS.contains(&tag) || tag.starts_with('_') {
+            // Megatron's `throughput` is of FLOPs; who else uses the word does not say of what.
+            if STEPS.contains(&tag) || tag.starts_with('_') || tag == "throughput" {
                 continue;
             }
             is_step |= place(tag).is_some_and(|place| place.is_of_step());
@@ -114,6 +124,7 @@ impl Wandb {
             };
             self.scalars.scalar(scalar, out);
         }
+        out.trace.steps_assumed |= is_step && !is_own;
         let Some(seconds) = time(SECONDS).filter(|_| is_own && is_step) else {
             return;
         };
@@ -121,6 +132,7 @@ impl Wandb {
             // Steps come again: a process began between, and the seconds of its start-up are not known.
             Some((last, _)) if step < *last => self.is_torn = true,
             Some((last, before)) if step == *last || seconds <= *before => {}
+            _ if self.ends.len() >= MAX_STEPS => self.is_torn = true,
             _ => self.ends.push((step, seconds)),
         }
     }
@@ -137,15 +149,15 @@ fn head(text: &str) -> Option<Vec<String>> {
         let is_there = |name: &str| columns.iter().any(|column| column == name);
         return (is_there(CALLS) && (is_there(DATE) || is_there(SECONDS))).then_some(columns);
     }
-    // `Step`, and for each metric its mean, least and greatest value. Of several runs, which is which is not known.
+    // The step, and for each metric its mean, least and greatest value. Of several runs, which is which is not known.
     let (first, metrics) = columns.split_first()?;
-    let mut runs = metrics.iter().filter_map(|name| name.split_once(OF_RUN));
+    let mut runs = metrics.iter().filter_map(|name| name.rsplit_once(OF_RUN));
     let (run, _) = runs.next()?;
-    if first != PANEL || runs.any(|(other, _)| other != run) {
+    if !STEPS.contains(&first.as_str()) || runs.any(|(other, _)| other != run) {
         return None;
     }
     let metrics = metrics.iter().map(|name| {
-        let metric = part(name, run.len() + OF_RUN.len()..);
+        let metric = name.rsplit_once(OF_RUN).map_or("", |(_, metric)| metric);
         let is_mean = !["__MIN", "__MAX"].iter().any(|end| metric.ends_with(end));
         // A name that begins with `_` is W&B's own, and read as no metric.
         format!("{}{metric}", if is_mean { "" } else { "_" })
@@ -186,6 +198,7 @@ mod tests {
 2,,20,31.5,1764000031.5,2,,9.75,
 3,8.5,30,41.5,1764000041.5,3,0.003,,
 4,,30,42.5,1764000042.5,4,,,40.25
+5,7.5,,43.5,1764000043.5,57,,,
 ";
 
     #[test]

@@ -59,7 +59,7 @@ pub fn advice(
             "the launcher, weights or data named in the log are not there; put them in place, then build".to_owned()
         }
         FailureClass::Unknown => {
-            format!("`{}` shows the whole log; once two runs fail with the same exception or exit code, no build repeats \
+            format!("`{}` shows the whole log; once two runs of this cell fail with the same exception or exit code, no build repeats \
              it without --force=failed", of_cell("logs"))
         }
     }

@@ -83,7 +83,8 @@ fn sentence(blame: &Blame) -> String {
             blame.other_work.join(", ")
         ),
         (Answer::Noise, _) => format!(
-            "Nothing changed the speed: the steps of A and B take the same time within {margin} %."
+            "Nothing changed the speed: the steps of A and B take the same time within {margin} %{}.",
+            total.map_or_else(String::new, |total| format!(" ({})", bounds(total)))
         ),
         (Answer::HostChanged, _) => format!(
             "The host changed, or something that cannot be varied: measured now, the steps of A and B take the same \

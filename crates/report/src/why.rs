@@ -284,11 +284,12 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
                 )
             })
             .collect();
-        notes.push(format!(
-            "{name}: {}: {}",
-            part.part.words(),
-            kernels.join("; ")
-        ));
+        // Its kernels are told whole, also where something computes beside them.
+        let what = match part.part {
+            StepPart::Exchange => "exchange, hidden or not",
+            part => part.words(),
+        };
+        notes.push(format!("{name}: {what}: {}", kernels.join("; ")));
     }
     notes
 }

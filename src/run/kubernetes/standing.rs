@@ -106,12 +106,15 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
         };
     };
     let (complete, failed) = (condition(job, "Complete"), condition(job, "Failed"));
-    // Kubernetes gave the pod up long ago, and its node has not said that it is gone. The second pod, which has to wait for a node,
+    // Kubernetes gave the pod up long ago, and its node has not said that it is gone. A second pod, which has to wait for a node,
     // must not keep the run waiting.
     let lost = pods.iter().find(|pod| !is_over(pod) && is_past(pod, now));
-    if let Some(pod) = lost.filter(|_| complete.is_none()) {
+    let runs = |pod: &&Value| text(pod, "/status/phase") == "Running";
+    let is_given_up = complete.is_none() && failed.is_none() && !alive.iter().any(runs);
+    if let Some(pod) = lost.filter(|_| is_given_up) {
         let node = text(pod, "/spec/nodeName");
-        let lost = format!("Kubernetes: the node {node} of the pod does not answer");
+        let lost =
+            format!("Kubernetes: the pod was told to end and has not; its node {node} may be lost");
         shown.fate.get_or_insert(ExitKind::Lost(lost));
         (shown.is_over, shown.state) = (true, LOST.to_owned());
         return Standing {

@@ -601,4 +601,15 @@ fn a_log_that_begins_at_a_late_epoch_has_no_rate_of_the_whole_run() {
             .count()
     };
     assert_eq!((times(&log(1)), times(&log(11))), (1, 0));
+    // The last line is closer than the others, or one began from scratch.
+    let line = |epoch: f64| {
+        format!(
+            "{{'loss': {}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch}}}\n",
+            4.0 - epoch
+        )
+    };
+    let summary = "{'train_runtime': 213.0, 'train_samples_per_second': 15.02, 'train_steps_per_second': 0.939, 'train_loss': 1.75, 'epoch': 1.1}\n";
+    let log = |epochs: &[f64]| epochs.iter().copied().map(line).collect::<String>() + summary;
+    assert_eq!(times(&log(&[1.0, 2.0, 3.0, 3.1])), 1);
+    assert_eq!(times(&log(&[1.0, 1.1])), 1);
 }

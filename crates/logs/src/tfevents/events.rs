@@ -170,7 +170,8 @@ impl Place<'_> {
             Place::GlobalBatchSize => step.global_batch_size = whole,
             Place::ConsumedSamples => step.consumed_samples = whole,
             Place::Memory(kind, unit) => {
-                let Some(bytes) = numbers::bytes(value, unit).filter(|n| *n > 0) else {
+                // Less than a mebibyte are gigabytes of somebody who names no unit.
+                let Some(bytes) = numbers::bytes(value, unit).filter(|n| *n >= 1 << 20) else {
                     return;
                 };
                 if step.memory_bytes.is_none() || kind == "peak_allocated" {

@@ -74,7 +74,6 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("eval/loss", Place::Evaluation("validation_loss")),
     // Lightning
     ("train_loss_step", Place::Loss),
-    ("train_loss", Place::Loss),
     // Composer
     ("throughput/device/tokens_per_sec", Place::TokensPerGpu),
     ("throughput/tokens_per_sec", Place::TokensOfAll),
@@ -84,6 +83,9 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("learning_rate", Place::LearningRate),
     ("step_time_seconds", Place::Time),
     ("train/step_time_seconds", Place::Time),
+    ("loss/train/total", Place::Loss),
+    ("val/loss", Place::Evaluation("validation_loss")),
+    ("tokens_per_second_per_gpu", Place::TokensPerGpu),
     ("tokens_per_second", Place::TokensOfAll),
     ("tokens_per_sec", Place::TokensOfAll),
     ("tokens/s", Place::TokensOfAll),

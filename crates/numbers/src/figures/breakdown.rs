@@ -191,8 +191,8 @@ impl Breakdown {
 }
 
 /// The profiled time, and how many steps it is. By the device's own marks it goes from where one step begins
-/// to where another does, so the gap between steps is in it; a mark that is alone goes from its first to its
-/// last kernel. By the host's it goes from the first to the end of
+/// to where another does, so the gap between steps is in it; a mark that is alone goes from its first kernel on for as long as
+/// the host's mark, if that is longer than up to its last kernel. By the host's it goes from the first to the end of
 /// the last, or of what the device does after it: the host may have gone ahead.
 fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
     if let [first, .., last] = &trace.device_steps[..] {
@@ -200,7 +200,11 @@ fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
     }
     // The host's marks would take in what is left of a step before it.
     if let [alone] = trace.device_steps[..] {
-        return (alone, Some(1));
+        let host = match trace.steps[..] {
+            [[begin, end]] => end - begin,
+            _ => 0.0,
+        };
+        return ([alone[0], alone[1].max(alone[0] + host)], Some(1));
     }
     let end = trace
         .spans

@@ -34,7 +34,7 @@ const IMPLAUSIBLE: f64 = 2.0;
 const LINE_SECONDS: f64 = 0.01;
 /// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
-/// So many say it, where none of them is without.
+/// So few pairs are enough where time passes beside the steps of every one of them.
 const LEAST_FEW: usize = 3;
 /// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
 /// steps this long.
@@ -371,6 +371,11 @@ fn against(
                  trainer holds its lines back",
             ),
         })
+    } else if is_few && measured.len() > LEAST_PAIRS {
+        let text = format!(
+            "fewer than {LEAST_PAIRS} lines of measured steps follow another one of their process"
+        );
+        Some(Reason::detail("few_steps", text))
     } else if is_few {
         Some(few_steps())
     } else if plain.len() < LEAST_PAIRS {

@@ -108,7 +108,7 @@ pub(super) fn too_few(rows: [&Row; 2]) -> Option<Reason> {
         return Some(super::judged::no_variation());
     }
     let text = format!(
-        "runs of one of them were added until a decision, so only runs that were made in turns as pairs count for \
+        "runs of one of them were added until a decision or the budget's end, so only runs that were made in turns as pairs count for \
          it, and there are {n}"
     );
     Some(Reason::no_verdict(FEW_PAIRS, text).with("pairs", n))

@@ -19,7 +19,7 @@ const LEAST_VALUES: usize = 8;
 /// What decides which tokens a step sees, and with them its loss.
 const OF_BATCHES: [&str; 2] = ["global_batch_size", "seq_length"];
 
-/// What changes every loss but the first. A decay of weights may take longer to show, and a seed may be ignored on purpose.
+/// What changes losses within a few steps. A decay of weights takes longer to show, and a seed may be ignored on purpose.
 const OF_LOSSES: [&str; 5] = [
     OF_BATCHES[0],
     OF_BATCHES[1],
@@ -79,6 +79,17 @@ fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
     (losses.len() >= LEAST_STEPS && values.len() >= LEAST_VALUES).then_some(losses)
 }
 
+/// A rate of learning so small that losses do not show it in the digits that are printed.
+const SMALL_RATE: f64 = 1e-5;
+
+/// Does the larger of two rates of learning change the losses of so many steps? A warm-up begins with none.
+fn shows_soon(both: &[&Candidate<'_>; 2], steps: usize) -> bool {
+    let rate = |of: &&Candidate<'_>| of.contract.get("learning_rate").and_then(Value::as_f64);
+    let warm_up = |of: &&Candidate<'_>| of.contract.count("warmup_steps").unwrap_or(0);
+    both.iter().filter_map(rate).any(|rate| rate >= SMALL_RATE)
+        && both.iter().all(|of| 2 * warm_up(of) <= steps as u64)
+}
+
 fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Reason> {
     // A model without attention may see as many tokens cut in two ways.
     let tokens = |candidate: &Candidate<'_>| {
@@ -93,16 +104,20 @@ fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Rea
         if OF_BATCHES.contains(field) && !has_other_tokens {
             return None;
         }
+        if *field == "learning_rate" && !shows_soon(&[of, other], steps) {
+            return None;
+        }
         let [own, others] = [own, others].map(|value| show(Some(value)));
+        // One text for all cells of a sweep, so that it is told once.
         let text = format!(
-            "its losses are those of {} to the last digit, at all {steps} steps, though {field} is {own} here and {others} there: \
-             the setting does not reach the training of one of them",
-            other.cell.cell,
+            "its losses are those of a cell with another {field} to the last digit, at all {steps} steps: the setting does not reach the \
+             training of one of them"
         );
         Some(
             Reason::excludes(CONTRADICTED, text)
                 .with("field", *field)
-                .with("cell", &*other.cell.cell),
+                .with("cell", &*other.cell.cell)
+                .with("values", vec![own, others]),
         )
     })
 }

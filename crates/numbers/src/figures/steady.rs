@@ -25,6 +25,9 @@ pub const LEAST_SECONDS: f64 = 30.0;
 /// treated as a series.
 const LEAST_ENTRIES: usize = 10;
 
+/// Entries from a restart on within which a change is one at the restart.
+const AT_RESTART: usize = 4;
+
 /// Step times this many times apart, with nothing between, are of two units. It is less than the 60
 /// of minutes and seconds, since times of either unit spread, and far more than what training does
 /// from step to step.
@@ -417,10 +420,14 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
 /// warm-up all the same.
 fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
     let mut found = changes(times, half(timed));
-    // Steps that are quicker after a restart are another level: a warm-up is no more than a part of its process.
+    // Steps that are quicker from a restart on are another level: a warm-up is no more than a part of its process. A process that
+    // died young had not come out of its own.
     let process = |t: &Timed<'_>| t.step.process;
     let first = timed.iter().position(|t| process(t) != process(&timed[0]));
-    if let Some(first) = first.filter(|first| found.cut >= *first) {
+    let is_level = |first: &usize| {
+        *first >= LEAST_ENTRIES && (*first..first + AT_RESTART).contains(&found.cut)
+    };
+    if let Some(first) = first.filter(is_level) {
         found.cut = changes(&times[..first], half(&timed[..first])).cut;
         found.shifts.insert(0, first);
     }

@@ -294,7 +294,8 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 pub fn without_meaning(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let mut found = unlisted(stated);
     found.retain(|name, _| tier_of(name).is_none());
-    found.extend(arguments(stated).filter(|(name, _)| !is_known_argument(name)));
+    let is_told = |name: &str| !is_known_argument(name) && !unlisted::is_harmless(name);
+    found.extend(arguments(stated).filter(|(name, _)| is_told(name)));
     found
 }
 

@@ -153,7 +153,12 @@ pub fn is_of_precision(name: &str) -> bool {
 /// Does it decide nothing of the work or its speed, whatever its value?
 #[must_use]
 pub fn is_harmless(name: &str) -> bool {
-    row(name).is_some_and(|row| row.kind == Kind::Harmless)
+    let is_it = |name: &str| row(name).is_some_and(|row| row.kind == Kind::Harmless);
+    // `checkpoint.folder` of a whole configuration.
+    is_it(name)
+        || name
+            .rsplit_once('.')
+            .is_some_and(|(_, last)| row(name).is_none() && is_it(last))
 }
 
 /// Does every model have one or another of its values?

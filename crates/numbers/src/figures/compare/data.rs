@@ -14,7 +14,7 @@ use tprimat_job::FailureClass;
 use crate::figures::{
     Dropped, Estimate, Figure, Memory, Metrics, Note, RepeatStatus, RepeatSummary, StepTime,
     Summary, UncountedRepeats,
-    codes::{NOT_COUNTED, UNIT_ASKED},
+    codes::{CONTRADICTED, NOT_COUNTED, UNIT_ASKED},
     summary::attempts,
 };
 
@@ -567,6 +567,10 @@ impl AbsentCell {
         let has_runs = self.failed > 0 || !self.repeats.is_empty();
         let mut counts = UncountedRepeats::of(&self.repeats);
         counts.failed += self.failed;
+        // Each of them is as its job asks, and beside another cell they are not.
+        if self.reason.is(CONTRADICTED) && counts.contradicted == 0 {
+            counts.contradicted = self.repeats.len();
+        }
         has_runs.then_some(counts)
     }
 }

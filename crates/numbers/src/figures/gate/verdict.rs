@@ -143,7 +143,7 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
         max_regression,
     };
     let (interval, allowed) = (change.interval(), change.allowed());
-    let reason = if test.test().is_none() && ratio != 1.0 {
+    let reason = if test.test().is_none() && (ratio - 1.0).abs() > ROUNDING {
         let text = format!(
             "{}: {}; does the trainer print a rounded or a constant rate?",
             change.alone(),

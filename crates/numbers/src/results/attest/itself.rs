@@ -110,11 +110,11 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
         let mut sizes = sizes.iter();
         sizes.any(|size| [stated, without].iter().any(|n| same_size(*n, *size)))
     };
-    // One rank alone cannot hold more than the whole model has.
+    // One rank alone holds no more than the whole model has, and what is trained beside it is small.
     let of_rank = trace
         .num_parameters_per_rank
         .map(|count| ("of one rank a number of parameters of", count));
-    let of_rank = of_rank.filter(|(_, count)| *count > shape.saturating_add(shape / 50));
+    let of_rank = of_rank.filter(|(_, count)| *count > shape.saturating_add(shape / 2));
     let mut all = parameters::stated(trace);
     let (name, stated) = all.find(|(_, stated)| !fits(*stated)).or(of_rank)?;
     let text = format!("the log states {name} {stated}, and its model's shape has {shape}");

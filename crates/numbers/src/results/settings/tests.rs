@@ -71,13 +71,14 @@ fn what_the_table_does_not_have_is_found_wherever_it_stands() {
 #[test]
 fn arguments_of_a_dump_are_known_by_their_whole_names() {
     let stated = json!({"seed": 1, "arguments": {"seed": 2, "squared_relu": true, "moe_per_layer_logging": false, "trainable": true,
-            "overlap_grad_reduce": true, "save": "/a", "log_interval": 1}});
+            "overlap_grad_reduce": true, "save": "/a", "metrics.log_freq": 1}});
     let stated = serde_json::from_value(stated).unwrap();
     assert_eq!(
         serde_json::to_value(unlisted(&stated)).unwrap(),
         json!({"squared_relu": true})
     );
-    let others = json!({"moe_per_layer_logging": false, "trainable": true, "overlap_grad_reduce": true, "save": "/a", "log_interval": 1});
+    let others =
+        json!({"moe_per_layer_logging": false, "trainable": true, "overlap_grad_reduce": true});
     assert_eq!(
         serde_json::to_value(without_meaning(&stated)).unwrap(),
         others
