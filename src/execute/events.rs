@@ -134,6 +134,8 @@ pub struct PlainLines<W> {
     /// The failures that were told, by what their logs say: one that many runs meet is told once.
     failures: HashMap<Vec<String>, String>,
     progress: Progress,
+    /// It was told that somebody else's run holds a device.
+    told_held: bool,
 }
 
 impl<W: Write> PlainLines<W> {
@@ -147,9 +149,13 @@ impl<W: Write> PlainLines<W> {
             running: HashMap::new(),
             failures: HashMap::new(),
             progress: Progress::default(),
+            told_held: false,
         }
     }
 }
+
+/// How it is said who has a device that a run waits for.
+pub(super) const HELD: &str = " held by process ";
 
 /// A run of hours has a dozen lines, and none is silent for so long that a CI host takes it for dead.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
@@ -175,6 +181,14 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
                 }
             }
             _ if self.amount == Amount::Failures => return,
+            // On a busy host every run waits for a moment.
+            Event::TaskWaiting { what_for, .. }
+                if !tells_all
+                    && what_for.contains(HELD)
+                    && std::mem::replace(&mut self.told_held, true) =>
+            {
+                return;
+            }
             // The end says that nothing was to do, and the start of each run how many are to come.
             Event::BuildStarted { stale, queue, .. }
                 if *stale == 0 || queue.iter().any(|task| task.starts_with("train ")) =>

@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
-use super::{event_sink::EventSink, events::Event, train_work::TrainWork};
+use super::{
+    event_sink::EventSink,
+    events::{Event, HELD},
+    train_work::TrainWork,
+};
 use crate::{
     growing::Tail,
     logs,
@@ -120,7 +124,7 @@ fn awaited(state: &RunState) -> Option<String> {
                     false => format!(" in {}", holder.project.display()),
                 };
                 let Holder { pid, run_id, .. } = holder;
-                format!("{device} held by process {pid}{place} (run {run_id})")
+                format!("{device}{HELD}{pid}{place} (run {run_id})")
             }
             None => device.clone(),
         }),
