@@ -1,6 +1,6 @@
 //! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 use indexmap::IndexSet;
 
@@ -97,6 +97,18 @@ pub fn compared(
     let is_file = |word: &str| word.ends_with(".toml");
     let (matrix, names) = matrix_and_cells(&asked.names, &asked.matrix, is_matrix, is_file)?;
     let common = Common::of(matrix, asked.sets.clone());
+    if let Some(folder) = asked
+        .names
+        .iter()
+        .find(|name| name.ends_with('/') && Path::new(name).is_dir())
+    {
+        return Err(Error::refused(
+            format!("`{folder}` is a folder, and no cell"),
+            format!(
+                "`tprimat import {folder}` reads the results and logs in it; then `tprimat compare` compares them"
+            ),
+        ));
+    }
     let session = Session::open_or_imports(globals, &common, &asked.measured)?;
     let Session { plan, cache, .. } = &session;
     let imports = Imports::of(cache);
@@ -149,6 +161,8 @@ pub fn compared(
                 plan.matrix.name
             );
         }
+        // What a matrix compares across is said of its own cells.
+        settings.settings.across.clone_from(&asked.across);
         let cells: Vec<Cell> = imports.kept_cells().map(Cell::of_id).collect();
         let mut selected = part.select(&cells)?.into_iter();
         seeds = imports

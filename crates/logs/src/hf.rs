@@ -211,6 +211,9 @@ impl Reader for HuggingFace {
         if !self.second_run && !self.goes_on {
             // A bar that was not drawn to its end is of a run that stopped before it.
             let drawn = self.bar.map(|bar| bar.count);
+            if drawn.is_none() && self.settings.total_steps.is_none() {
+                times::asked_for(out);
+            }
             times::of_whole_run(drawn.or(self.settings.total_steps), drawn.is_some(), out);
         }
         out.trace.clock.take_if(|clock| clock.ends.is_empty());

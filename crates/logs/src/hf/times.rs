@@ -3,6 +3,7 @@
 
 use crate::{
     CoarseClock, MAX_REPORTS, Step, TOTAL_RATE, WHOLE_RUN, builder::Builder, numbers::as_count,
+    values::once,
 };
 
 fn total(name: &str, out: &Builder) -> Option<f64> {
@@ -60,6 +61,15 @@ fn whole_run(stated: Option<u64>, out: &Builder) -> Option<(u64, f64)> {
         None => as_count(all.round()).filter(|_| wrong < 5e-3 * all),
     };
     Some((steps.filter(|steps| *steps > 0)?, seconds))
+}
+
+/// The steps that the run was asked for, by a summary that has enough digits to tell their number.
+pub fn asked_for(out: &mut Builder) {
+    let known = of_summary(out)
+        .filter(|(steps, wrong)| *wrong < 0.25 && (steps - steps.round()).abs() <= *wrong);
+    if let Some(steps) = known.and_then(|(steps, _)| as_count(steps.round())) {
+        once("train_iters", steps, out);
+    }
 }
 
 /// The mean step time of the whole run, where no step has a time or a rate.

@@ -118,8 +118,8 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         (n, rows) => format!("{n} of {rows} cells"),
     };
     all.push(format!(
-        "No log confirms the workload ({whose}); tokens/s that a log does not print rest on what was asked for (`effective` in \
-         docs/recipes.md)."
+        "No log confirms the workload ({whose}); tokens/s that a log does not print rest on what was asked for (`tprimat help recipes` \
+         on `effective`)."
     ));
     all
 }
