@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, path::Path};
 use indexmap::IndexSet;
 
 use super::{
-    args::{CompareArgs, CompareFormat, Globals},
+    args::{CompareArgs, CompareFormat, Globals, ImportArgs},
     flags::{Common, Compared, Filters, is_matrix, matrix_and_cells},
+    import,
     output::{leave_out, page, print, print_document},
     project,
     session::Session,
@@ -29,6 +30,18 @@ use crate::{
 const MOST_REASONS: usize = 4;
 
 pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
+    // What an import says is text as well, so only a table follows it.
+    if let [folder] = &args.compared.names[..]
+        && is_folder(folder)
+        && matches!(args.format(globals.json), CompareFormat::Table)
+    {
+        import::run(globals, &ImportArgs::of_folder(folder))?;
+        println!();
+        let mut args = args.clone();
+        args.compared.names.clear();
+        args.compared.imported = true;
+        return run(globals, &args);
+    }
     compared(globals, &args.compared, |of| {
         match args.format(globals.json) {
             CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
@@ -52,6 +65,11 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
             CompareFormat::Json => print_document(&ComparisonDocument::of(of.comparison)),
         }
     })
+}
+
+/// Results of somebody else, as a shell completes their folder's name: `old-results/`.
+fn is_folder(name: &str) -> bool {
+    name.ends_with('/') && Path::new(name).is_dir()
 }
 
 /// Could a build on this host measure one of the cells that are absent?
@@ -97,11 +115,7 @@ pub fn compared(
     let is_file = |word: &str| word.ends_with(".toml");
     let (matrix, names) = matrix_and_cells(&asked.names, &asked.matrix, is_matrix, is_file)?;
     let common = Common::of(matrix, asked.sets.clone());
-    if let Some(folder) = asked
-        .names
-        .iter()
-        .find(|name| name.ends_with('/') && Path::new(name).is_dir())
-    {
+    if let Some(folder) = asked.names.iter().find(|name| is_folder(name)) {
         return Err(Error::refused(
             format!("`{folder}` is a folder, and no cell"),
             format!(

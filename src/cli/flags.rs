@@ -208,7 +208,7 @@ impl Overrides {
 #[derive(Args, Clone, Debug)]
 pub struct Compared {
     /// A matrix, some of its cells, or both: `M`, `A B C`, `M A B`; globs and leading segments of
-    /// cells' names allowed
+    /// cells' names allowed. `compare` takes a folder of old results as well (`old-results/`), and imports it first
     #[arg(value_name = "MATRIX | CELL")]
     pub names: Vec<String>,
     /// The matrix, in any place

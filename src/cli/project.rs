@@ -301,6 +301,16 @@ pub fn not_handed_over(plan: &Plan) -> Vec<String> {
                 notes.push(note);
             }
         }
+        if let Some(length) = plan.length_of_config(cell) {
+            let id = &plan.recipe(cell).file.id;
+            let note = format!(
+                "the command of `{id}` is not given `seq_length`: unless its log states the length of sequences, tokens/s rest on the {length} of \
+                 config.yaml; write `{{{{ seq_length }}}}` into it, or the script's own length into config.yaml"
+            );
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
     }
     notes
 }

@@ -148,17 +148,43 @@ impl Plan {
         if prepared.resolved.unwritten.is_empty() || words.any(|word| word.contains(JOB_VARIABLE)) {
             return &[];
         }
-        // Cells with the same inputs share them, and the files are read once.
-        let inputs = Arc::as_ptr(&prepared.inputs) as usize;
-        let mut known = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let reads_job = *known.entry(inputs).or_insert_with(|| {
-            let files = prepared.inputs.files.iter();
-            names_the_job(&self.root, files.map(|input| input.name.as_str()))
-        });
-        match reads_job {
+        match self.opens_the_job(prepared) {
             true => &[],
             false => &prepared.resolved.unwritten,
         }
+    }
+
+    /// The sequence length that tokens/s of a command of the user's own would rest on, where it is neither given to the command nor
+    /// read from the job, and a line of its log that is told need not state it.
+    #[must_use]
+    pub fn length_of_config(&self, cell: CellId) -> Option<u64> {
+        let (recipe, prepared) = (self.recipe(cell), self.prepared(cell)?);
+        let mut lines = recipe.file.log.patterns.iter();
+        let states = |line: &String| {
+            line.contains("tokens_per_second") || line.contains("effective_seq_length")
+        };
+        let path = format!("frameworks.{}.{COMMAND}", self.matrix.cells[cell].framework);
+        let words = self.config.get(&path).map(strings).unwrap_or_default();
+        let is_given = |word: &&str| {
+            ["seq_length", "job.", JOB_VARIABLE]
+                .iter()
+                .any(|name| word.contains(name))
+        };
+        if !is_own(recipe) || lines.any(states) || words.iter().any(is_given) {
+            return None;
+        }
+        (!self.opens_the_job(prepared)).then_some(prepared.job().data.seq_length)
+    }
+
+    /// Does a file that the command names have the variable of the job's file?
+    fn opens_the_job(&self, prepared: &Prepared) -> bool {
+        // Cells with the same inputs share them, and the files are read once.
+        let inputs = Arc::as_ptr(&prepared.inputs) as usize;
+        let mut known = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(inputs).or_insert_with(|| {
+            let files = prepared.inputs.files.iter();
+            names_the_job(&self.root, files.map(|input| input.name.as_str()))
+        })
     }
 
     /// Settings in which cells differ that a command of the user's own launches alike, unless it

@@ -128,6 +128,21 @@ pub struct ImportArgs {
     pub matrix: Option<String>,
 }
 
+impl ImportArgs {
+    /// `tprimat import FOLDER`
+    pub fn of_folder(folder: &str) -> Self {
+        Self {
+            names: vec![folder.to_owned()],
+            log: Vec::new(),
+            result: Vec::new(),
+            tfevents: Vec::new(),
+            facts: Vec::new(),
+            other_platform: false,
+            matrix: None,
+        }
+    }
+}
+
 #[derive(Args, Clone, Debug)]
 pub struct ParseArgs {
     /// A log, or `-` for stdin
