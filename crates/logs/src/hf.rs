@@ -27,7 +27,7 @@ use super::{
     values::{clock, count_after, dictionary, has, once},
 };
 use fields::{Fields, Kind, Table, classify, is_header, whole_number};
-use numbering::{Around, End, Line as Moment, Ranks, Redrawn, rank_of};
+use numbering::{Around, End, Line as Moment, Ranks, Redrawn, begins_late, rank_of};
 use settings::Settings;
 use state::State;
 
@@ -88,9 +88,6 @@ pub struct HuggingFace {
     /// The run goes on from an earlier one: its summary counts the earlier steps, and no time of theirs.
     goes_on: bool,
 }
-
-/// Lines that show how far apart lines are.
-const LEAST_LINES: usize = 4;
 
 #[derive(Clone, Copy)]
 struct BarState {
@@ -201,12 +198,9 @@ impl Reader for HuggingFace {
     fn end(&mut self, out: &mut Builder) {
         self.give(out);
         self.end_process(out);
-        if let Some((first, each)) = self.begins_late() {
+        if let Some(what) = begins_late(&self.epochs) {
             self.goes_on = true;
-            out.notes.add("begins_late", || {
-                format!("its first line is of epoch {first}, and its lines are at most {each:.3} epochs apart: it went on from a checkpoint, \
-                         whose steps its summary counts as well, or the beginning of the log is missing")
-            });
+            out.notes.add("begins_late", || what);
         }
         if !self.second_run && !self.goes_on {
             // A bar that was not drawn to its end is of a run that stopped before it.
@@ -261,11 +255,9 @@ impl HuggingFace {
 
     /// Seconds since the beginning that go back from one step's line to another's are those of a process that goes on.
     fn seconds_go_back(&mut self, fields: &Fields, out: &mut Builder) {
-        let (Some((now, resolution)), Some((then_step, then))) = (fields.elapsed(), self.clock.at)
-        else {
-            return;
-        };
-        let (Some(step), Some(gap)) = (fields.step(), self.gap) else {
+        let clocks = fields.elapsed().zip(self.clock.at);
+        let steps = fields.step().zip(self.gap);
+        let Some((((now, resolution), (then_step, then)), (step, gap))) = clocks.zip(steps) else {
             return;
         };
         if now + resolution >= then || step == then_step || self.over || self.second_run {
@@ -276,22 +268,6 @@ impl HuggingFace {
         out.begins(Said::After(before));
         (self.gap, self.last_step) = (Some(gap), before);
         self.goes_on |= before > 0;
-    }
-
-    /// The epoch of the first line and the largest distance of two lines, where more than that was trained before.
-    fn begins_late(&self) -> Option<(f64, f64)> {
-        let epochs = self
-            .epochs
-            .iter()
-            .filter_map(|(text, _)| text.parse::<f64>().ok());
-        let epochs: Vec<f64> = epochs.collect();
-        let largest = epochs
-            .windows(2)
-            .map(|pair| pair[1] - pair[0])
-            .fold(0.0, f64::max);
-        let first = *epochs.first().filter(|_| epochs.len() >= LEAST_LINES)?;
-        // The last line may be closer, and epochs are printed with two digits behind the point.
-        (largest > 0.0 && first > 1.5 * largest + 0.01).then_some((first, largest))
     }
 
     /// The step of an earlier line of this epoch: a process that goes on from a checkpoint repeats lines.

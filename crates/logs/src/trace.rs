@@ -175,6 +175,17 @@ impl Trace {
         (step.step.saturating_add(1)).saturating_sub(first.unwrap_or(counts_from.min(1)))
     }
 
+    /// How often an anomaly of this kind is in the log: the first ones are kept, and behind them how many more there are.
+    #[must_use]
+    pub fn occurrences(&self, kind: &str) -> u64 {
+        let of_kind = self.anomalies.iter().filter(|a| a.kind == kind);
+        let count = |a: &Anomaly| {
+            let more = a.detail.strip_prefix("and ")?.strip_suffix(" more")?;
+            more.parse().ok().filter(|_| a.step.is_none())
+        };
+        of_kind.map(|a| count(a).unwrap_or(1)).sum()
+    }
+
     /// What the log says of losses that are not numbers.
     pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
         self.anomalies

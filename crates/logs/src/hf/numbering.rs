@@ -131,6 +131,26 @@ impl Ranks {
 static RANK: Pattern =
     Pattern::new(r".*\[(?:rank|default|Rank)[-=: ]*([0-9]+)|^\s*([0-9]{1,5}):\s*$");
 
+/// Lines that show how far apart lines are.
+const LEAST_LINES: usize = 4;
+
+/// That more was trained before the first line than lies between two lines, where the epochs of lines show it.
+pub fn begins_late(epochs: &[(String, u64)]) -> Option<String> {
+    let epochs = epochs.iter().filter_map(|(text, _)| text.parse().ok());
+    let epochs: Vec<f64> = epochs.collect();
+    let distances = epochs.windows(2).map(|pair| pair[1] - pair[0]);
+    // The last line may be closer to the one before it than the others are.
+    let each = distances.fold(0.0, f64::max);
+    let first = *epochs.first().filter(|_| epochs.len() >= LEAST_LINES)?;
+    // Epochs are printed with two digits behind the point, and more.
+    (each > 0.0 && first > 1.5 * each + 0.01).then(|| {
+        format!(
+            "its first line is of epoch {first}, and its lines are at most {each:.3} epochs apart: it went on from a checkpoint, \
+             whose steps its summary counts as well, or the beginning of the log is missing"
+        )
+    })
+}
+
 pub fn rank_of(prefix: &str) -> Option<u64> {
     let [tagged, bare] = RANK.groups(prefix)?;
     [tagged, bare][usize::from(tagged.is_empty())].parse().ok()

@@ -67,7 +67,7 @@ fn said<'c>(candidate: &'c Candidate<'_>) -> [Option<&'c Value>; OF_LOSSES.len()
 }
 
 /// The step numbers and losses of the first run that counts, the losses as bits; none where the curve is too
-/// short or too flat to be told from another one.
+/// short, or has too few different values, to be told from another cell's.
 fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
     let mut counted = candidate.summary.repeats.iter();
     let first = counted.find(|repeat| repeat.status == RepeatStatus::Ok)?;
@@ -79,10 +79,10 @@ fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
     (losses.len() >= LEAST_STEPS && values.len() >= LEAST_VALUES).then_some(losses)
 }
 
-/// A rate of learning so small that losses do not show it in the digits that are printed.
+/// Below this learning rate, losses may be the same in all digits that a trainer prints.
 const SMALL_RATE: f64 = 1e-5;
 
-/// Does the larger of two rates of learning change the losses of so many steps? A warm-up begins with none.
+/// Is one of two learning rates large enough to change losses within so many steps, and is its warm-up over by half of them?
 fn shows_soon(both: &[&Candidate<'_>; 2], steps: usize) -> bool {
     let rate = |of: &&Candidate<'_>| of.contract.get("learning_rate").and_then(Value::as_f64);
     let warm_up = |of: &&Candidate<'_>| of.contract.count("warmup_steps").unwrap_or(0);

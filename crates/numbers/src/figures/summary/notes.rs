@@ -216,12 +216,16 @@ fn restarts(results: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -
 /// Anomalies of a step whose gradients overflowed, so that no weight changed.
 const SKIPPED: [&str; 2] = ["skipped_iterations", "overflow_skip"];
 
-/// The loss scale of fp16 is found by a few such steps, which are quicker than others. More than the log's first few are none
-/// of a run that trains.
+/// A tenth of the steps, and not one after the other from the first one on: so the loss scale of fp16 is found.
 fn skipped_updates(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let are_many = |result: &RunResult| {
-        let mut all = result.trace.anomalies.iter();
-        all.any(|a| SKIPPED.contains(&&*a.kind) && a.step.is_none())
+        let trace = &result.trace;
+        SKIPPED.iter().any(|kind| {
+            let steps = trace.anomalies.iter().filter(|a| a.kind == *kind);
+            let steps: Vec<u64> = steps.filter_map(|a| a.step).collect();
+            let is_search = steps.windows(2).all(|pair| pair[1] <= pair[0] + 1);
+            !is_search && 10 * trace.occurrences(kind) >= trace.step_lines
+        })
     };
     let of = counted.iter().filter(|(_, result)| are_many(result));
     let of: Vec<u32> = of.map(|(repeat, _)| repeat.repeat).collect();
