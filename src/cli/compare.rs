@@ -36,7 +36,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
         && matches!(args.format(globals.json), CompareFormat::Table)
     {
         import::run(globals, &ImportArgs::of_folder(folder))?;
-        println!();
+        print("\n")?;
         let mut args = args.clone();
         args.compared.names.clear();
         args.compared.imported = true;
