@@ -35,11 +35,12 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
         && is_folder(folder)
         && matches!(args.format(globals.json), CompareFormat::Table)
     {
-        import::run(globals, &ImportArgs::of_folder(folder))?;
+        let cells = import::imported(globals, &ImportArgs::of_folder(folder))?;
         print("\n")?;
         let mut args = args.clone();
         args.compared.names.clear();
         args.compared.imported = true;
+        args.compared.of_folder = Some(cells);
         return run(globals, &args);
     }
     compared(globals, &args.compared, |of| {
@@ -184,6 +185,9 @@ pub fn compared(
             .map(|id| derived::CellSeed::imported(plan, id))
             .collect();
         seeds.retain(|_| selected.next().unwrap_or(false));
+        if let Some(of_folder) = &asked.of_folder {
+            seeds.retain(|seed| of_folder.contains(seed.cell()));
+        }
     }
     if let Some(baseline) = baseline.filter(|id| !seeds.iter().any(|seed| seed.cell() == id)) {
         return Err(Error::refused(

@@ -1,6 +1,8 @@
 //! Flags that several subcommands share. Each takes those groups that mean something to it, and no
 //! other.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 
 use crate::error::{Error, Result};
@@ -231,4 +233,7 @@ pub struct Compared {
     /// Compare all imported cells, and no others [default where no cell of the matrix is measured]
     #[arg(long, conflicts_with = "names")]
     pub imported: bool,
+    /// Of the imports, those of a folder that was named in place of cells.
+    #[arg(skip)]
+    pub of_folder: Option<BTreeSet<String>>,
 }

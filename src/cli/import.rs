@@ -2,7 +2,7 @@
 //! labelled.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -33,6 +33,12 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
+    imported(globals, args)?;
+    Ok(exit::OK)
+}
+
+/// The cells that what is named was filed under.
+pub fn imported(globals: &Globals, args: &ImportArgs) -> Result<BTreeSet<String>> {
     let common = Common::of(args.matrix.clone(), Vec::new());
     let session = match project::without_project(globals, &common)? {
         Some(request) => Session::bare(request)?,
@@ -86,6 +92,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     // In a folder a stranger is left out; a file that was named is a mistake.
     let lenient = units.len() > 1 || args.names.iter().any(|n| Path::new(n).is_dir());
     let mut told = Vec::new();
+    let mut cells = BTreeSet::new();
     // A file of ours is a measurement of somebody's, and nobody may lose it in a list of strangers.
     let mut broken = Vec::new();
     let mut import = Import {
@@ -98,7 +105,8 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     for unit in units {
         match import.unit(cell.as_deref(), &unit) {
             Ok(runs) => {
-                for (text, json) in runs {
+                for (cell, text, json) in runs {
+                    cells.insert(cell);
                     if !globals.json {
                         print(&text)?;
                     }
@@ -129,7 +137,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         let compare = plan.command("compare", words);
         eprintln!("`{compare}` compares what was imported");
     }
-    Ok(exit::OK)
+    Ok(cells)
 }
 
 fn is_without_config(plan: &Plan) -> bool {
@@ -274,8 +282,8 @@ impl Import<'_> {
     }
 
     /// Stores a file, or the files of one run, as they are, if they can be read; then reads and files
-    /// each run in them. Text and JSON of each.
-    fn unit(&mut self, cell: Option<&str>, unit: &Unit) -> Result<Vec<(String, Value)>> {
+    /// each run in them. Cell, text and JSON of each.
+    fn unit(&mut self, cell: Option<&str>, unit: &Unit) -> Result<Vec<(String, String, Value)>> {
         let recipes = &self.plan.recipes.recipes;
         let framework = cell.and_then(|cell| cell.split('/').nth(1));
         let log = framework.and_then(|framework| Some(&recipes.get(framework)?.file.log));
@@ -348,7 +356,12 @@ impl Import<'_> {
     }
 
     /// Reads one run and files it under its cell.
-    fn file(&mut self, cell: Option<&str>, unit: &Unit, run: Recorded) -> Result<(String, Value)> {
+    fn file(
+        &mut self,
+        cell: Option<&str>,
+        unit: &Unit,
+        run: Recorded,
+    ) -> Result<(String, String, Value)> {
         let (plan, cache) = (self.plan, self.cache);
         let recorded = Recorded {
             is_guessed: cell.is_none(),
@@ -407,8 +420,11 @@ impl Import<'_> {
                  that one back\n"
             );
         }
-        let mut set_aside = imports.set_aside_of(&cell);
-        if let Some((_, why)) = set_aside.find(|(of, _)| *of == number) {
+        let set_aside = imports
+            .set_aside_of(&cell)
+            .find(|(of, _)| *of == number)
+            .map(|(_, why)| why);
+        if let Some(why) = set_aside {
             text += &format!(
                 "  it does not count, for it was set aside ({}); `tprimat cache restore {cell}#{number}` lets it count\n",
                 why.reason
@@ -426,7 +442,7 @@ impl Import<'_> {
             "outcome": run.result.outcome,
             "attestation": run.result.attestation.status,
         });
-        Ok((text, json))
+        Ok((cell, text, json))
     }
 
     /// A fact that the file says otherwise is a slip: nothing is imported by it.
