@@ -137,7 +137,9 @@ pub fn stem(name: &str) -> &str {
     if let Some((before, _)) = stem.split_once(".events.out.tfevents") {
         return before;
     }
-    for ending in [".gz", ".json", ".jsonl", ".log", ".txt", ".out", ".err"] {
+    for ending in [
+        ".gz", ".json", ".jsonl", ".csv", ".log", ".txt", ".out", ".err",
+    ] {
         stem = stem.strip_suffix(ending).unwrap_or(stem);
     }
     stem

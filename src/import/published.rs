@@ -17,7 +17,7 @@ use crate::{
     figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
-    results::{Contract, Reason, RepeatsPlanned, Source},
+    results::{Contract, Reason, RepeatsPlanned},
 };
 
 /// How every schema of tprimat's own files begins.
@@ -272,7 +272,7 @@ impl Published {
         for field in &self.contract.0 {
             let (name, value) = (field.field.clone(), field.value.clone());
             // A trainer's statement stands in every repeat that counts; all else is from the job.
-            if field.source == Source::Declared {
+            if !field.source.is_of_trainer() {
                 out.declare(&name, &value);
             } else {
                 out.trace.effective.0.insert(name, value);

@@ -60,7 +60,24 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
     if let RepeatStatus::Unmeasured { reason } = &repeat.status
         && SUPPLIABLE.iter().any(|code| reason.is(code))
     {
-        out += "  --set supplies what the file lacks, as in `--set seq_length=4096 --set global_batch_size=128 --set num_gpus=8`\n";
+        let examples = [
+            ("seq_length", "4096"),
+            ("global_batch_size", "128"),
+            ("num_gpus", "8"),
+        ];
+        let lacking = examples
+            .iter()
+            .filter(|(name, _)| result.contract.get(name).is_none());
+        let words: Vec<String> = lacking
+            .map(|(name, value)| format!("--set {name}={value}"))
+            .collect();
+        if !words.is_empty() {
+            _ = writeln!(
+                out,
+                "  --set supplies what the file lacks, as in `{}`",
+                words.join(" ")
+            );
+        }
     }
     let supplied = run.supplied();
     if !supplied.is_empty() {

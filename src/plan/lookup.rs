@@ -137,7 +137,7 @@ impl Plan {
         found
     }
 
-    /// Settings of the losses that nobody wrote and that the cell's command is not given: neither by name nor with the job.
+    /// Settings that nobody wrote and that the cell's command is not given: neither by name nor with the job.
     #[must_use]
     pub fn unwritten(&self, cell: CellId) -> &[&'static str] {
         let Some(prepared) = self.prepared(cell) else {

@@ -476,9 +476,14 @@ fn fill_command(r: &mut SettingsReader, cell: &Cell, job: &mut Job, recipe: &Rec
     }
 }
 
-/// `job`: with the command as it is written, before its places are filled.
+/// Settings that nobody wrote and that a command of the user's own names nowhere. `job`: with the command as it is written, before
+/// its places are filled.
 fn unwritten(r: &SettingsReader, job: &Job, recipe: &Recipe) -> Vec<&'static str> {
-    const OF_LOSSES: [&str; 11] = [
+    const DEFAULTS: [&str; 15] = [
+        "training.compile",
+        "training.activation_checkpointing",
+        "training.offload",
+        "training.init_std",
         "training.seed",
         "training.optimizer.learning_rate",
         "training.optimizer.min_learning_rate",
@@ -494,13 +499,25 @@ fn unwritten(r: &SettingsReader, job: &Job, recipe: &Recipe) -> Vec<&'static str
     let Some(command) = job.framework.get(COMMAND).map(Value::to_string) else {
         return Vec::new();
     };
-    let is_default = |path: &&str| matches!(r.view.origin(path), None | Some((_, Origin::Default)));
-    let names = OF_LOSSES.into_iter().filter(is_default);
-    let names = names.filter_map(|path| Some(path.rsplit_once('.')?.1));
-    // Where nobody states a micro-batch, that of the job is one of several that the trainer may take.
-    let micro = "training.data.micro_batch_size";
-    let micro = is_default(&micro).then_some(["micro_batch_size", "gradient_accumulation_steps"]);
-    let names = names.chain(micro.into_iter().flatten());
+    let is_default = |path: &str| matches!(r.view.origin(path), None | Some((_, Origin::Default)));
+    let paths = DEFAULTS.into_iter().filter(|path| is_default(path));
+    let names = paths.filter_map(|path| Some(path.rsplit_once('.')?.1));
+    // The optimizer's states are of its type, the data of the model's dataset; where nobody states a micro-batch, that of the job
+    // is one of several that the trainer may take.
+    let optimizer: &[_] = match is_default("training.optimizer.type") {
+        true => &["optimizer", "optimizer_state_precision"],
+        false => &[],
+    };
+    let data: &[_] = match job.model.dataset.is_none() {
+        true => &["data"],
+        false => &[],
+    };
+    let micro: &[_] = match is_default("training.data.micro_batch_size") {
+        true => &["micro_batch_size", "gradient_accumulation_steps"],
+        false => &[],
+    };
+    let others = [optimizer, data, micro].into_iter().flatten().copied();
+    let names = names.chain(others);
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: BTreeSet<&str> = command.split(|c| !is_word(c)).collect();
     match is_own(recipe) {

@@ -522,6 +522,17 @@ fn a_folder_of_an_older_suite_gives_a_first_table() {
             assert!(table.stdout.contains(cell), "{cell}:\n{}", table.stdout);
         }
         assert!(table.stdout.contains("tokens/s"), "{}", table.stdout);
+        // A folder's table is of that folder.
+        project.write(
+            "more/train_nvd_nemo_qwen.json",
+            &published("nvd", 16, 2048).to_string(),
+        );
+        let more = project.run(&["compare", "more/"]).ends_with(0);
+        assert!(
+            more.stdout.contains("file=qwen") && !more.stdout.contains("amd/prim"),
+            "{}",
+            more.stdout
+        );
         let of_one = project
             .run(&["compare", "--only", "rocm/primus"])
             .ends_with(0);

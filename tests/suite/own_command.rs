@@ -89,6 +89,9 @@ fn losses_that_are_the_same_at_another_learning_rate_show_that_it_does_not_reach
         told.contains("those of a cell with another learning_rate"),
         "{told}"
     );
+    let runs = project.json(&["list"])["cells"][0]["cell"].clone();
+    let runs = project.json(&["show", runs.as_str().unwrap(), "--attempts"]);
+    assert_eq!(runs["attempts"][0]["counts"], false, "{runs}");
     project
         .write("print.sh", &script("${1#0.00}."))
         .run(&["build"])
@@ -140,8 +143,9 @@ fn python3_of_a_command_is_the_python_that_the_settings_name() {
 fn a_first_build_whose_runs_all_fail_pins_nothing() {
     let project = project("bash print.sh {{ seq_length }}");
     project.write("print.sh", "exit 1\n");
-    project.run(&["build"]).ends_with(1);
+    let built = project.run(&["build"]).ends_with(1).stderr;
     assert!(!project.path("tprimat.lock").exists());
+    assert!(!built.contains("was changed while"), "{built}");
     project.write("print.sh", SCRIPT);
     project.run(&["build"]).ends_with(0);
     assert!(project.path("tprimat.lock").exists());
@@ -357,6 +361,16 @@ echo '{"event":"end","status":"ok","steps":8}'
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
+    // What nobody says is not said to be declared.
+    let shown = project.json(&["show", "cpu/mine/own/single@seq=1000"]);
+    let source = |field: &str| {
+        let contract = shown["contract"].as_array().unwrap();
+        contract.iter().find(|of| of["field"] == field).unwrap()["source"].clone()
+    };
+    assert_eq!(
+        ["weight_decay", "seq_length", "clip_grad", "compile", "data"].map(source),
+        ["effective", "effective", "default", "default", "default"]
+    );
     // As soon as it is written, also as what it is by default, it is held against the trainer; that takes no run.
     project.edit(
         "config.yaml",

@@ -521,11 +521,7 @@ fn loss(of: &Of<'_>, view: &View) -> Shown {
 /// Metrics that have columns of their own, and those that are multiples of another one, which only files
 /// and pages have.
 const OWN: [&str; 2] = ["mfu", "loss_at_end"];
-const MULTIPLES: [&str; 3] = [
-    "tokens_per_second",
-    "days_to_15t_tokens",
-    "gpu_hours_per_trillion_tokens",
-];
+const MULTIPLES: [&str; 2] = ["tokens_per_second", "gpu_hours_per_trillion_tokens"];
 
 /// Names of the metrics that any of the rows has, in their order.
 pub(super) fn shown_metrics<'a>(rows: &[&'a Row], place: Place) -> Vec<&'a str> {

@@ -12,13 +12,16 @@ use crate::{
         session::Session,
     },
     error::{Error, Result, exit},
-    execute::reading::{PastMeasurements, StoredResult, measured_before},
+    execute::{
+        derived,
+        reading::{self, FigureScope, PastMeasurements, StoredResult, measured_before},
+    },
     figures::{self, RepeatStatus, RepeatSummary},
     graph::{Engine, State, Statuses, outcome_text},
     import::{self, Imports, KeptRun},
     job::RunOutcome,
     matrix::CellId,
-    plan::Asked,
+    plan::{Asked, CompareConfig},
     report,
     results::RunResult,
 };
@@ -69,7 +72,24 @@ fn lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
     let cell = session.plan.find(id)?;
     let (engine, statuses) = session.look()?;
     let past = PastMeasurements::of(&session.cache, &session.plan);
-    of_cell(&engine, &statuses, &past, (cell, only))
+    let mut lines = of_cell(&engine, &statuses, &past, (cell, only))?;
+    if lines.iter().any(|line| line.counts)
+        && let Some(why) = refused_beside_others(&engine, &statuses, &session.plan.cells[cell].id)?
+    {
+        for line in lines.iter_mut().filter(|line| line.counts) {
+            (line.counts, line.verdict) = (false, format!("does not count: {why}"));
+        }
+    }
+    Ok(lines)
+}
+
+/// Why a cell has no figures although runs of it serve: what those of the others show.
+fn refused_beside_others(engine: &Engine, statuses: &Statuses, id: &str) -> Result<Option<String>> {
+    let seeds = reading::cell_seeds(engine, statuses, FigureScope::Everything)?;
+    let settings = CompareConfig::of(engine.plan);
+    let comparison = derived::compare_cells(seeds, &settings, engine.cache, leave_out)?;
+    let absent = comparison.absent.iter().find(|absent| absent.cell == id);
+    Ok(absent.map(|absent| absent.reason.text.clone()))
 }
 
 /// The same of a cell of the plan.

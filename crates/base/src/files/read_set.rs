@@ -196,6 +196,11 @@ impl ReadSet {
         Ok(())
     }
 
+    /// Takes out what is known of a file that tprimat itself has just removed.
+    pub fn removed(&self, path: &Path) {
+        self.noted().evidence.forget(path);
+    }
+
     /// The text of a file that people write; `None` where there is none.
     pub fn read_text(&self, path: &Path) -> io::Result<Option<String>> {
         let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8");

@@ -134,7 +134,7 @@ fn workload(members: &[&Candidate<'_>], across: &[String]) -> String {
         format!("{n} {devices}")
     };
     let mut sources = members.iter().map(|member| member.contract.source("data"));
-    let says_data = sources.any(|source| source.is_some_and(|source| source != Source::Declared));
+    let says_data = sources.any(|source| source.is_some_and(Source::is_of_trainer));
     let parts = [
         values("precision"),
         values("seq_length").map(|n| format!("sequence {n}")),

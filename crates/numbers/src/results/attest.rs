@@ -140,7 +140,11 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         .filter_map(|setting| {
             let name = setting.name.as_str();
             let effective = setting.effective(stated);
-            if let Some(declared) = declared.remove(name) {
+            let declared = declared.remove(name);
+            if effective.is_none() && claim.unwritten.contains(name) {
+                return None;
+            }
+            if let Some(declared) = declared {
                 return Some(field(name, declared, effective));
             }
             // Nobody claims it, but the throughput rests on it and the trainer states it.

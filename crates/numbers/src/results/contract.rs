@@ -34,6 +34,16 @@ pub enum Source {
     Derived,
     /// Only the job, or the label of an imported file.
     Declared,
+    /// Nobody: tprimat's own default, which nobody wrote and no command was given.
+    Default,
+}
+
+impl Source {
+    /// Is there anything but tprimat's word for it?
+    #[must_use]
+    pub fn is_of_trainer(self) -> bool {
+        matches!(self, Self::Effective | Self::Derived)
+    }
 }
 
 #[skip_serializing_none]
@@ -94,6 +104,9 @@ impl Contract {
                     (declared, Source::Effective)
                 }
                 (_, Some(effective)) => (effective, Source::Effective),
+                (Some(default), None) if claim.unwritten.contains(&setting.name) => {
+                    (default, Source::Default)
+                }
                 (Some(declared), None) => (declared, Source::Declared),
                 (None, None) => return None,
             };
@@ -187,7 +200,7 @@ impl Contract {
             source,
         };
         match self.0.iter_mut().find(|f| f.field == field) {
-            Some(known) if known.source == Source::Declared => *known = found,
+            Some(known) if !known.source.is_of_trainer() => *known = found,
             Some(_) => {}
             None => {
                 let rank = |name: &str| SETTINGS.iter().position(|s| s.name == name);

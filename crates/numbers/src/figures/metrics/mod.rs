@@ -177,7 +177,7 @@ type Row = (
     Compute,
 );
 
-const METRICS: [Row; 13] = [
+const METRICS: [Row; 12] = [
     ("tokens_per_second", "tokens/s", "tokens/s", UP, total_rate),
     ("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s", UP, tflops),
     ("mfu", "MFU", "fraction", UP, mfu),
@@ -224,20 +224,7 @@ const METRICS: [Row; 13] = [
         UP,
         energy::at_tdp,
     ),
-    (
-        "days_to_1t_tokens",
-        "days to 1T tokens",
-        "days",
-        DOWN,
-        |of| days(of, 1.0),
-    ),
-    (
-        "days_to_15t_tokens",
-        "days to 15T tokens",
-        "days",
-        DOWN,
-        |of| days(of, 15.0),
-    ),
+    ("days_to_1t_tokens", "days to 1T tokens", "days", DOWN, days),
     (
         GPU_HOURS,
         "GPU-hours/1T tokens",
@@ -330,14 +317,11 @@ fn total_rate(of: &Subject) -> Computed {
 
 /// Days in which this cell's devices train on `trillions` × 10¹² tokens, if they run all the time at
 /// the measured rate.
-fn days(of: &Subject, trillions: f64) -> Computed {
+fn days(of: &Subject) -> Computed {
     let (rate, gpus) = of.rate_and_gpus()?;
     let total = short(rate * gpus as f64);
     let basis = format!("tokens ÷ ({total} tokens/s × 86,400 s a day), without a pause");
-    Ok((
-        trillions * TRILLION / (rate * gpus as f64) / SECONDS_PER_DAY,
-        basis,
-    ))
+    Ok((TRILLION / (rate * gpus as f64) / SECONDS_PER_DAY, basis))
 }
 
 fn gpu_hours(of: &Subject) -> Computed {

@@ -148,7 +148,6 @@ fn the_worked_examples() {
     is(&cell, "tokens_per_joule", 16.434_33);
     is(&cell, "tokens_per_joule_at_tdp", 15.260_45);
     is(&cell, "days_to_1t_tokens", 135.435);
-    is(&cell, "days_to_15t_tokens", 2031.525);
     is(&cell, "gpu_hours_per_trillion_tokens", 26_003.52);
     // The driver's own count of bytes.
     cell.environment
