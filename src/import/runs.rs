@@ -94,8 +94,10 @@ impl ImportedRun {
     pub fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
         let mut findings = Vec::new();
         let mut claim = claims.job.clone();
-        if recorded.is_guessed
+        let has_no_model = !claim.covers("num_layers");
+        if (recorded.is_guessed || has_no_model)
             && let Some(changes) = claim.take_shape(&old.trace)
+            && !changes.is_empty()
         {
             let model = &claims.model;
             let detail = format!(

@@ -529,7 +529,7 @@ fn a_folder_of_an_older_suite_gives_a_first_table() {
         );
         let more = project.run(&["compare", "more/"]).ends_with(0);
         assert!(
-            more.stdout.contains("file=qwen") && !more.stdout.contains("amd/prim"),
+            more.stdout.contains("nemo") && !more.stdout.contains("amd/prim"),
             "{}",
             more.stdout
         );

@@ -317,11 +317,15 @@ impl Arguments {
         // The names of other types are only heeded by the optimiser that is aware of them.
         let is_heeded =
             |kind: &&str| self.is_on("use_precision_aware_optimizer") || kind.ends_with("float32");
-        let states = self.get("exp_avg_dtype").filter(is_heeded);
-        if states.is_some() && states == self.get("exp_avg_sq_dtype") {
-            let name = states.map(|kind| kind.trim_start_matches("torch."));
-            put(out, "optimizer_state_precision", name);
-        }
+        let names = ["exp_avg_dtype", "exp_avg_sq_dtype"];
+        let mut states: Vec<&str> = names
+            .into_iter()
+            .filter_map(|name| self.get(name).filter(is_heeded))
+            .map(|kind| kind.trim_start_matches("torch."))
+            .collect();
+        states.dedup();
+        let states = Some(states.join("/")).filter(|states| !states.is_empty());
+        put(out, "optimizer_state_precision", states);
         // Without that optimizer, main weights and gradients are fp32, whatever these arguments say.
         for name in ["main_grads_dtype", "main_params_dtype"] {
             let in_effect = |kind| match is_heeded(&kind) {

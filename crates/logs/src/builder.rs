@@ -107,6 +107,14 @@ impl NanEnd {
     }
 }
 
+/// Settings that a rate is made with.
+const RATE: [&str; 4] = [
+    "num_gpus",
+    "data_parallel_size",
+    "seq_length",
+    "global_batch_size",
+];
+
 impl Builder {
     /// One line's step. Of a step that was stated before, only what is new is taken: ranks and
     /// resumed runs repeat.
@@ -222,6 +230,11 @@ impl Builder {
             Some(first) => {
                 let detail = format!("{name} is {first}, later {value}; the first one counts");
                 self.notes.add("setting_restated", || detail);
+                // What a rate is divided by has one value before the first step, or nobody knows it.
+                if RATE.contains(&name) && self.trace.steps.is_empty() {
+                    let restated = &mut self.trace.restated.0;
+                    restated.entry(name.to_owned()).or_insert(value.clone());
+                }
                 self.states_again(name, &value);
             }
         }

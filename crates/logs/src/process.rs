@@ -28,7 +28,7 @@ pub enum Said {
 }
 
 /// What is printed when a process begins, by trainers and their launchers.
-const BEGINS: [&str; 18] = [
+const BEGINS: [&str; 20] = [
     "Training starts at step ",
     "***** Running training *****",
     "will start from random",
@@ -47,9 +47,20 @@ const BEGINS: [&str; 18] = [
     "\"init_start\"",
     "*** JOB ",
     "*** STEP ",
+    // A process has died: a step that follows is another one's.
+    "srun: error: ",
+    "closing signal SIG",
 ];
 /// Words of lines that may say so, or may not.
-const MAY_BEGIN: [&str; 6] = ["estart", "ESTART", "esum", "estor", "ontinuing", "oad"];
+const MAY_BEGIN: [&str; 7] = [
+    "estart",
+    "ESTART",
+    "esum",
+    "estor",
+    "ontinuing",
+    "oad",
+    "ttempt",
+];
 
 static FINDER: LazyLock<AhoCorasick> =
     LazyLock::new(|| AhoCorasick::new(BEGINS.iter().chain(&MAY_BEGIN)).expect("a few short words"));
@@ -58,8 +69,9 @@ static FINDER: LazyLock<AhoCorasick> =
 static NUMBERED: Pattern = Pattern::new(
     r"(?i)\b(?:resum|restor|continu|load)\w*\b.{0,300}?\b(?:step|iteration|iter)s?[ =:_-]{0,3}([0-9][0-9,]*)",
 );
-static AGAIN: Pattern =
-    Pattern::new(r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b");
+static AGAIN: Pattern = Pattern::new(
+    r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b|^\W*attempt\W*[0-9]+\W*$",
+);
 
 /// Does a line that states no step say that a process begins?
 pub fn said(text: &str) -> Option<Said> {
@@ -140,6 +152,8 @@ const MOST_BACK: usize = 4096;
 const LEAST_BACK: usize = 3;
 /// A step that takes this many times as long as it took before was the first one of a process.
 const SLOW_START: f64 = 1.5;
+/// A log that stood still for this many times its usual pace before a step that is known is another process's then.
+const STILL: f64 = 10.0;
 /// Steps that differ by this factor from those before are no other rank's.
 const OTHER_PACE: f64 = 1.25;
 /// Relative difference of the pace at which two beginnings of one run go, up to which they are of one run.
@@ -292,7 +306,11 @@ impl Builder {
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let may_be_copy = self.processes.has_copies || self.is_of_one(first);
         let is_copy = begun.is_none() && may_be_copy && self.is_copy(&lines);
-        let is_rank = is_copy || begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
+        // One rank ends a step with the others, and not long after they have gone on.
+        let is_later =
+            !self.processes.has_copies && (self.is_slow(first) || self.is_long_after(first));
+        let is_few = lines.len() < LEAST_BACK && !is_later;
+        let is_rank = is_copy || begun.is_none() && (is_few || is_behind);
         // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
         let goes_on = next.is_some() && !is_behind && (begun.is_some() || self.is_of_one(first));
         if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
@@ -370,6 +388,18 @@ impl Builder {
         times.is_some_and(|(then, now)| now > SLOW_START * then)
     }
 
+    /// By the dates of the lines, did the log stand still before this step for the time of many steps?
+    fn is_long_after(&self, first: &Step) -> bool {
+        let steps = &self.trace.steps;
+        let ends = || steps.iter().filter_map(|step| step.ended_at);
+        let (Some(began), Some(newest), Some(now)) = (ends().next(), ends().last(), first.ended_at)
+        else {
+            return false;
+        };
+        let each = (newest - began) / (ends().count().max(2) - 1) as f64;
+        each > 0.0 && now - newest > STILL * each
+    }
+
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
     /// dates decide.
     fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
@@ -382,7 +412,7 @@ impl Builder {
         {
             let is_later = (now - newest).abs() < (now - then).abs();
             if is_later || !is_said {
-                return is_later;
+                return is_later || self.is_long_after(first);
             }
         }
         // A rank has a line where the others have one.
@@ -472,6 +502,22 @@ impl Builder {
             );
             self.trace.steps = before;
             return self.second_run(line, &why);
+        }
+        // Two that came to the same end, step for step, have both been run to it.
+        let ends = [&before, &self.trace.steps].map(|steps| steps.last().map(|step| step.step));
+        if ends[0] == ends[1] && before.len() == self.trace.steps.len() && before.len() > LEAST_BACK
+        {
+            let line = self
+                .trace
+                .processes
+                .last()
+                .map_or(0, |process| process.line);
+            let last = ends[0].unwrap_or_default();
+            self.trace.steps = before;
+            return self.second_run(
+                line,
+                &format!("it begins anew, and ends with step {last} as the first one does"),
+            );
         }
         if before.len() > self.trace.steps.len() {
             self.trace.steps = before;

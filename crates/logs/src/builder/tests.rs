@@ -242,3 +242,16 @@ fn gaps_are_told() {
     assert_eq!(told(&[10, 20, 30]), Vec::<String>::new());
     assert_eq!(told(&[0, 1, 2]), Vec::<String>::new());
 }
+
+/// What a rate is divided by has one value before the first step.
+#[test]
+fn a_count_of_devices_that_is_stated_twice_is_kept_twice() {
+    let head = "using world size: 8, data-parallel size: 8, tensor-model-parallel size: 1\n";
+    let log = |later: u64| {
+        format!(
+            "{head}using world size: {later}, data-parallel size: {later}, tensor-model-parallel size: 1\n iteration 1/ 2 | consumed samples: 32 | elapsed time per iteration (ms): 10.0 | lm loss: 3.0E+00 |\n"
+        )
+    };
+    let restated = |later| crate::parse_any(log(later).as_bytes()).restated.0.len();
+    assert_eq!([restated(8), restated(16)], [0, 2]);
+}

@@ -148,9 +148,23 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
         // The bar of each process counts from its own beginning.
         Some(_) => Some(CoarseClock::default()),
     };
+    // Whoever measures by the clock makes times of its own, and takes each line's own tokens.
+    let is_final = out
+        .trace
+        .clock
+        .as_ref()
+        .is_none_or(|clock| clock.ends.is_empty());
     let least = CoarseClock::least_seconds(&ends);
     let (mut then, mut any) = (*first, false);
+    // A line's tokens are those of a step since the line before it; a time is of all steps since the last one that has a time.
+    let (mut line, mut tokens) = (first.0, Some(0.0));
     for step in steps.iter_mut().filter(is_own) {
+        let since = step
+            .step
+            .saturating_sub(std::mem::replace(&mut line, step.step)) as f64;
+        tokens = tokens
+            .zip(step.tokens)
+            .map(|(all, each)| all + each as f64 * since);
         let Ok(at) = ends.binary_search_by_key(&step.step, |(step, _)| *step) else {
             continue;
         };
@@ -160,6 +174,9 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
             continue;
         }
         let count = number - then.0;
+        if let Some(all) = tokens.replace(0.0).filter(|_| is_final) {
+            step.tokens = as_count((all / count as f64).round()).or(step.tokens);
+        }
         step.step_time_seconds = Some((seconds - then.1) / count as f64);
         step.steps_averaged = Some(count).filter(|n| *n > 1);
         step.includes_evaluation =

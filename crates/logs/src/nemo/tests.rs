@@ -80,7 +80,7 @@ fn progress_lines_with_a_restart() {
         .collect();
     assert_eq!(evaluations, [(Some(2), 3.5), (Some(3), 3.25)]);
     let kinds: Vec<_> = trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
-    assert_eq!(kinds, ["nan_loss", "duplicate_step"]);
+    assert_eq!(kinds, ["nan_loss", "restart"]);
     assert_eq!(
         (
             &trace.effective.0["train_iters"],

@@ -54,6 +54,12 @@ fn words_that_begin_a_process() {
         ),
         ("***** Running training *****", Some(Said::Begins)),
         ("Resuming training from out", Some(Said::Begins)),
+        ("=== attempt 2 ===", Some(Said::Begins)),
+        (
+            "srun: error: node3: task 0: Out Of Memory",
+            Some(Said::Begins),
+        ),
+        ("download failed, attempt 2 of 5", None),
         ("restarting data loader workers", None),
         ("saving checkpoint at iteration 50 to /ckpt", None),
         ("loaded 400 examples in step 3", None),
@@ -305,4 +311,37 @@ fn what_follows_an_end_at_another_pace_is_no_rank_s_copy() {
     let parsed = |second: f64| parse_any((run(1400.0) + &run(second)).as_bytes());
     assert_eq!(testing::kinds(&parsed(1401.0)), ["copied_steps"]);
     assert!(testing::kinds(&parsed(2800.0)).contains(&"second_run"));
+}
+
+/// Without a word, and one or two steps back: the log stood still for minutes, and the step was a slow one.
+#[test]
+fn a_step_that_comes_again_long_after_is_of_another_process() {
+    for from in [29, 30] {
+        let log = lines(0, 1..=30) + &lines(400, from..=60);
+        let trace = parse_any(log.as_bytes());
+        assert_eq!(trace.processes.len(), 2, "{:?}", trace.anomalies);
+        assert_eq!(trace.steps.len(), 60);
+        let first = trace.steps.iter().find(|s| s.step == from).unwrap();
+        assert_eq!((first.process, first.step_time_seconds), (1, Some(9.0)));
+    }
+}
+
+#[test]
+fn two_beginnings_that_came_to_one_end_are_two_runs() {
+    let log = lines(0, 1..=30) + &lines(400, 1..=30);
+    let trace = parse_any(log.as_bytes());
+    assert!(
+        trace.anomalies.iter().any(|a| a.kind == SECOND_RUN),
+        "{:?}",
+        trace.anomalies
+    );
+    // One that died on its way is a beginning.
+    let log = lines(0, 1..=20) + &lines(400, 1..=30);
+    let trace = parse_any(log.as_bytes());
+    assert!(
+        trace.anomalies.iter().all(|a| a.kind != SECOND_RUN),
+        "{:?}",
+        trace.anomalies
+    );
+    assert_eq!(trace.steps.len(), 30);
 }

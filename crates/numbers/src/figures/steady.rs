@@ -421,13 +421,15 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
 fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
     let mut found = changes(times, half(timed));
     // Steps that are quicker from a restart on are another level: a warm-up is no more than a part of its process. A process that
-    // died young had not come out of its own.
+    // died young had not come out of its own. So are steps of another batch: a ramp is no warm-up of the device.
     let process = |t: &Timed<'_>| t.step.process;
     let first = timed.iter().position(|t| process(t) != process(&timed[0]));
     let is_level = |first: &usize| {
         *first >= LEAST_ENTRIES && (*first..first + AT_RESTART).contains(&found.cut)
     };
-    if let Some(first) = first.filter(is_level) {
+    let ramp = timed.iter().position(|t| t.tokens != timed[0].tokens);
+    let is_ramp = |first: &usize| *first >= LEAST_ENTRIES && *first <= found.cut;
+    if let Some(first) = first.filter(is_level).or(ramp.filter(is_ramp)) {
         found.cut = changes(&times[..first], half(&timed[..first])).cut;
         found.shifts.insert(0, first);
     }

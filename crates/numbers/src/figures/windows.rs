@@ -96,7 +96,11 @@ fn set_times(trace: &mut Trace, windows: &[(End, End)]) {
         let at = ends.binary_search_by_key(&step.step, |(step, _)| *step);
         Some(step.ended_at? - ends[at.ok()?].1)
     });
-    for &((before, began), (number, ended)) in windows {
+    let tokens: Vec<_> = windows
+        .iter()
+        .map(|&((before, _), (number, _))| mean_tokens(&trace.steps, before, number))
+        .collect();
+    for (&((before, began), (number, ended)), tokens) in windows.iter().zip(tokens) {
         let steps = &mut trace.steps;
         let at = match steps.binary_search_by_key(&number, |step| step.step) {
             Ok(at) => at,
@@ -113,7 +117,21 @@ fn set_times(trace: &mut Trace, windows: &[(End, End)]) {
         let count = number - before;
         steps[at].steps_averaged = Some(count).filter(|count| *count > 1);
         steps[at].step_time_seconds = Some((ended - began) / count as f64);
+        steps[at].tokens = tokens.or(steps[at].tokens);
     }
+}
+
+/// The tokens of a step on average from behind step `before` to step `number`, where lines say them of all of these. A line's
+/// tokens are those of a step since the line before it.
+fn mean_tokens(steps: &[Step], before: u64, number: u64) -> Option<u64> {
+    let (mut line, mut all) = (before, 0.0);
+    for step in steps {
+        if step.step > before && step.step <= number {
+            all += step.tokens? as f64 * (step.step - line) as f64;
+            line = step.step;
+        }
+    }
+    (line == number).then(|| (all / (number - before) as f64).round() as u64)
 }
 
 #[cfg(test)]

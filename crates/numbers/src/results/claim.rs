@@ -102,8 +102,8 @@ impl Claim {
     }
 
     /// Where the log states its model's shape in full, that shape replaces a model that nobody
-    /// claimed, as one guessed from a file's name. Returns what it changes, as `vocab_size 151665,
-    /// not 152064; …`; nothing if the shapes agree.
+    /// claimed, as one guessed from a file's name, or takes the place of none. Returns what it changes of
+    /// a model that was guessed, as `vocab_size 151665, not 152064; …`; nothing if the shapes agree.
     ///
     /// The head dimension of a model that was not run means nothing: where the log states none, it
     /// is the hidden size divided by the heads, as for every model without one. Where that is not
@@ -120,6 +120,11 @@ impl Claim {
         }
         let mut shape = serde_json::to_value(&self.job.model).ok()?;
         let declared = self.declared();
+        let is_claimed = self.covers("num_layers");
+        let names_its_kind = setting("architecture").and_then(stated).is_some();
+        if !is_claimed && !names_its_kind {
+            return None;
+        }
         let mut changed: Vec<&str> = Vec::new();
         let mut words = Vec::new();
         for setting in SETTINGS
@@ -127,15 +132,21 @@ impl Claim {
             .filter(|s| of_model().any(|name| name == s.name))
         {
             let name = setting.name.as_str();
-            let (Some(own), Some(claimed)) = (stated(setting), declared.get(name)) else {
+            let Some(own) = stated(setting) else {
                 continue;
             };
-            if !agree(&own, claimed) {
-                let [is, was] = [&own, claimed].map(|value| show(Some(value)));
-                words.push(format!("{name} {is}, not {was}"));
-                shape[name] = own;
-                changed.push(name);
+            match declared.get(name) {
+                Some(claimed) if agree(&own, claimed) => continue,
+                Some(claimed) => {
+                    let [is, was] = [&own, claimed].map(|value| show(Some(value)));
+                    words.push(format!("{name} {is}, not {was}"));
+                }
+                // Nothing is claimed of it, and the log may say what it is.
+                None if is_claimed => continue,
+                None => {}
             }
+            shape[name] = own;
+            changed.push(name);
         }
         if changed.is_empty() {
             return None;
@@ -150,13 +161,13 @@ impl Claim {
             if head_dim * model.num_attention_heads != model.hidden_size {
                 return None;
             }
-            if head_dim != model.head_dim {
+            if head_dim != model.head_dim && is_claimed {
                 words.push(format!(
                     "head_dim {head_dim} (hidden_size / num_attention_heads), not {}",
                     model.head_dim
                 ));
-                model.head_dim = head_dim;
             }
+            model.head_dim = head_dim;
         }
         self.job.model = model;
         self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
@@ -180,6 +191,8 @@ impl Claim {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::results::stand_ins::shape;
 
@@ -236,5 +249,20 @@ mod tests {
             None
         );
         assert_eq!(claim.job, of_7b().job);
+    }
+
+    /// A model of which nothing is claimed is the one that the log states in full.
+    #[test]
+    fn the_shape_of_a_log_takes_the_place_of_none() {
+        let sizes = [32, 4096, 14336, 32, 8, 128_256];
+        let mut claim = Claim::of_model(None);
+        let mut log = log(sizes, None);
+        assert_eq!(claim.take_shape(&log), None, "no architecture");
+        let kind = json!("llama");
+        log.effective.0.insert("architecture".to_owned(), kind);
+        assert_eq!(claim.take_shape(&log).as_deref(), Some(""));
+        let model = &claim.job.model;
+        assert_eq!((model.num_layers, model.head_dim), (32, 128));
+        assert_eq!(model.num_parameters, 8_030_261_248);
     }
 }

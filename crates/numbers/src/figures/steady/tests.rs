@@ -229,6 +229,18 @@ fn a_life_before_a_restart_is_no_warm_up() {
     );
 }
 
+/// A batch that grows is no warm-up of the device: each step counts, with the tokens that it has.
+#[test]
+fn a_ramp_of_the_batch_is_no_warm_up() {
+    let mut result = run(&[noisy(1.2, 20), noisy(2.0, 20), noisy(3.6, 20)].concat());
+    result.workload.tokens_vary = true;
+    for step in &mut result.trace.steps {
+        step.tokens = Some(4096 * [16, 32, 64][(step.step as usize - 1) / 20]);
+    }
+    let steady = summary(result, 0).repeats[0].steady.clone().unwrap();
+    assert_eq!((steady.steps, steady.cut.unwrap().dropped_steps), (60, 0));
+}
+
 /// In a run of half a second a few slow steps near the end are noise, where as many again are not slow.
 #[test]
 fn a_few_slow_steps_at_the_end_of_a_short_run_are_no_new_level() {

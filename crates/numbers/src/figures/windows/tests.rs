@@ -68,14 +68,15 @@ fn printed_with(steps: u64, each: f64, logged_every: u64, evaluated: u64) -> [St
 }
 
 fn summary(log: &str, warmup_steps: u64) -> Summary {
+    let claimed = ["global_batch_size", "seq_length", "num_gpus"];
+    summary_of(log, warmup_steps, &claimed)
+}
+
+fn summary_of(log: &str, warmup_steps: u64, claimed: &[&str]) -> Summary {
     let trace = tprimat_logs::parse_any(log.as_bytes());
     assert_eq!(trace.format, "hf-trainer", "{log}");
     let mut claim = Claim::of(&test_job());
-    claim.fields = Some(
-        ["global_batch_size", "seq_length", "num_gpus"]
-            .map(str::to_owned)
-            .into(),
-    );
+    claim.fields = Some(claimed.iter().map(|name| (*name).to_owned()).collect());
     let result = RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false);
     summarize(&[(1, result)], &Statistics { warmup_steps })
 }
@@ -165,4 +166,33 @@ fn another_batch_than_the_claimed_one_is_contradicted_by_the_summary() {
     for batch in [4, 7, 16] {
         assert_eq!(of(batch), ["global_batch_size_from_summary"], "{batch}");
     }
+}
+
+/// Each line counts the tokens of its own step, and the bar times several of them: both are of the same steps.
+#[test]
+fn tokens_are_those_of_the_steps_that_are_timed() {
+    let [log, _] = printed(60, 1.0, u64::MAX);
+    let tokens = |step: u64| 1000 + 700 * (step * 7 % 13);
+    let (mut out, mut seen) = (String::new(), 0);
+    for (step, bar) in (0..).zip(log.split('\r').skip(1)) {
+        let (bar, rest) = bar.split_once("it/s]").unwrap();
+        out += &format!("\r{bar}it/s]\n");
+        if (1..=60).contains(&step) {
+            seen += tokens(step);
+            out += &format!(
+                "{{'loss': 6.5, 'learning_rate': 1e-4, 'epoch': 0.01, 'num_input_tokens_seen': {seen}}}\n"
+            );
+        }
+        out += rest;
+    }
+    let summary = summary_of(&out, 5, &["num_gpus"]);
+    let steady = summary.repeats[0].steady.as_ref();
+    let steady = steady.unwrap_or_else(|| panic!("{:?}", summary.repeats[0].why));
+    let all: u64 = (6..=60).map(tokens).sum();
+    let rate = all as f64 / 55.0;
+    assert!(
+        (steady.tokens_per_second / rate - 1.0).abs() < 0.03,
+        "{} beside {rate}",
+        steady.tokens_per_second
+    );
 }
