@@ -49,6 +49,55 @@ fn of_two_traces_the_parts_of_the_difference_add_up_to_it() {
     );
 }
 
+/// Three steps of products on one stream and a collective on another, each from and for so many microseconds,
+/// and in the last one `more` of the products.
+fn overlap(product: u64, [from, lasts]: [u64; 2], more: u64) -> String {
+    let step = product.max(from + lasts) + 1000;
+    let of_step = |n: u64| {
+        let at = n * step;
+        let product = product + if n == 2 { more } else { 0 };
+        let event = |cat: &str, name: &str, ts: u64, dur: u64| json!({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": {"device": 0}});
+        [
+            event(
+                "user_annotation",
+                &format!("ProfilerStep#{n}"),
+                at,
+                step.max(product),
+            ),
+            event("kernel", "nvjet_tst_128x256", at, product),
+            event(
+                "kernel",
+                "ncclDevKernel_AllReduce_Sum_bf16",
+                at + from,
+                lasts,
+            ),
+        ]
+    };
+    let events: Vec<_> = (0..3).flat_map(of_step).collect();
+    json!({ "traceEvents": events }).to_string()
+}
+
+/// Beside a collective the products take longer. One step was disturbed, which is of no part.
+#[test]
+fn an_overlap_that_is_lost_is_exposed_exchange_and_no_faster_kernel() {
+    let project = Project::new(ONE_RUN);
+    project
+        .write("hidden.json", &overlap(110_000, [40_000, 50_000], 0))
+        .write("exposed.json", &overlap(90_000, [90_000, 45_000], 300_000));
+    let told = project
+        .run(&["why", "hidden.json", "exposed.json"])
+        .ends_with(0);
+    let told = told.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "takes 25.0 ms more",
+        "exchange, exposed +45.0 (45.0 ms of it is hidden behind what computes in hidden)",
+        "matrix products −20.0 (in hidden, 50.0 ms more of it shares the device with exchange)",
+        "exposed: the median of 3 profiled steps, which took 136.0 to 390.0 ms",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
 /// Two steps of a product and an attention, as both vendors' tables have them; rocprofv3's copies lie beside.
 #[test]
 fn tables_of_nsys_and_rocprofv3_are_divided_and_held_against_each_other() {
