@@ -268,8 +268,10 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
             Word::inked(bar, ink),
         ]
     };
-    let seconds = |of: &Breakdown, part: StepPart| of.parts.iter().find(|of| of.part == part);
-    let seconds = |of, part| seconds(of, part).map(|part| part.seconds);
+    let seconds = |of: &Breakdown, part: StepPart| {
+        let part = of.parts.iter().find(|found| found.part == part);
+        part.map(|part| part.seconds)
+    };
     let changes = changes(a, b).into_iter();
     sheet.rows = changes
         .map(|of| {

@@ -54,6 +54,13 @@ impl<'a> Pair<'a> {
         self.ends.map(|[low, high]| high - low)
     }
 
+    /// The per cent within which the interval has the two, rounded up.
+    fn at_most(&self) -> Option<String> {
+        let [low, high] = self.ends?;
+        let share = (high - 1.0).max(1.0 / low - 1.0);
+        Some(format!("{:.1}", (share * 1000.0 - 1e-9).ceil() / 10.0))
+    }
+
     /// The settings of a tier that differ, without those that follow from others.
     fn different_settings(&self, tier: Tier) -> Vec<String> {
         let all = differences(&self.first.contract, &self.second.contract).into_iter();
@@ -108,6 +115,12 @@ fn figures(pair: &Pair<'_>, speedup: &Speedup, model: &str) -> String {
             )
         }
         SpeedVerdict::NoDifference => {
+            // Runs that were added until a decision came to say how small a difference is.
+            if let (Some(pairs), Some(at_most)) = (speedup.pairs, pair.at_most()) {
+                return format!(
+                    "{first} and {second} differ by less than {at_most} % on {model}, if at all: {rates}, by {pairs} pairs of runs"
+                );
+            }
             format!("{first} and {second} show no significant difference on {model}: {rates}")
         }
         _ => {
