@@ -36,6 +36,9 @@ fn of_two_traces_the_parts_of_the_difference_add_up_to_it() {
     ] {
         assert!(sentence.contains(part), "{sentence}");
     }
+    let by_option = ["why", "--trace", "quick.json", "--trace", "slow.json"];
+    let by_option = project.run(&by_option).ends_with(0);
+    assert_eq!(by_option.stdout, told.stdout);
     let parts = &project.json(&["why", "slow.json"])["breakdowns"][0]["breakdown"];
     let sum: f64 = parts["parts"]
         .as_array()

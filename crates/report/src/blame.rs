@@ -54,7 +54,9 @@ pub fn blame_text(blame: &Blame, details: bool, page: &Page) -> String {
         out.say(
             "What was measured, A with some of these differences against A with others, in turns:",
         );
-        numbered(blame).lines().for_each(|line| out.say(line));
+        numbered(blame)
+            .lines()
+            .for_each(|line| out.item("  ", Ink::Plain, line.trim_start()));
         out.gap();
         out.sheet(&questions(blame));
         out.gap();
@@ -241,9 +243,19 @@ fn so_far(blame: &Blame) -> String {
     }
 }
 
-/// `7.8 of these 7.9 percentage points (+6.9 to +8.6)`
+/// `7.8 of these 7.9 percentage points (+6.9 to +8.6 %)`
 fn share(effect: &Effect, total: Option<&Effect>) -> String {
     match total {
+        Some(total)
+            if total.value * effect.value > 0.0 && effect.value.abs() >= total.value.abs() =>
+        {
+            format!(
+                "all of these {} percentage points: {} without the others ({})",
+                percent(total.value.abs()),
+                signed(effect),
+                bounds(effect)
+            )
+        }
         Some(total) if total.value * effect.value > 0.0 => format!(
             "{} of these {} percentage points ({})",
             percent(effect.value.abs()),
@@ -318,7 +330,7 @@ fn notes(blame: &Blame) -> Vec<String> {
     }
     match (&blame.goes_on_by, blame.answer) {
         (Some(command), _) => notes.push(format!(
-            "The budget is spent. `{command}` goes on where this ended: it makes no run again that is counted here."
+            "The budget is spent. `{command}` goes on where this ended, with all runs that were made."
         )),
         (None, Answer::Undecided) => notes.push(
             "The last question had all the rounds that one gets. A larger --decide needs fewer.".to_owned(),

@@ -5,7 +5,7 @@ use tprimat_numbers::results::{FieldDifference, Tier, differences, settings::sho
 
 use super::{
     SpeedVerdict,
-    phrases::{short_step_times, times, unit},
+    phrases::{at_most, short_step_times, times, unit},
 };
 use crate::{
     format::{change_range, faster, number, ratio, ratio_beside_1},
@@ -52,13 +52,6 @@ impl<'a> Pair<'a> {
 
     fn width(&self) -> Option<f64> {
         self.ends.map(|[low, high]| high - low)
-    }
-
-    /// The per cent within which the interval has the two, rounded up.
-    fn at_most(&self) -> Option<String> {
-        let [low, high] = self.ends?;
-        let share = (high - 1.0).max(1.0 / low - 1.0);
-        Some(format!("{:.1}", (share * 1000.0 - 1e-9).ceil() / 10.0))
     }
 
     /// The settings of a tier that differ, without those that follow from others.
@@ -116,7 +109,7 @@ fn figures(pair: &Pair<'_>, speedup: &Speedup, model: &str) -> String {
         }
         SpeedVerdict::NoDifference => {
             // Runs that were added until a decision came to say how small a difference is.
-            if let (Some(pairs), Some(at_most)) = (speedup.pairs, pair.at_most()) {
+            if let (Some(pairs), Some(at_most)) = (speedup.pairs, at_most(speedup)) {
                 return format!(
                     "{first} and {second} differ by less than {at_most} % on {model}, if at all: {rates}, by {pairs} pairs of runs"
                 );
