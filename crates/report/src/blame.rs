@@ -293,14 +293,20 @@ fn notes(blame: &Blame) -> Vec<String> {
     let margin = percent(blame.margin);
     // Where nothing acts, that is the answer.
     let is_told = matches!(blame.answer, Answer::Found | Answer::Undecided);
+    // Of an undecided search two that act together may still be among them.
+    let alone = match blame.answer {
+        Answer::Undecided => ", as far as they were measured",
+        _ => "",
+    };
     match &blame.cleared[..] {
         all if all.is_empty() || !is_told => {}
         [one] => notes.push(format!(
-            "{} makes less than {margin} %.",
-            named(blame, &[*one])
+            "{} makes less than {margin} %{}.",
+            named(blame, &[*one]),
+            alone.replace("they were", "it was")
         )),
         all => notes.push(format!(
-            "The other {} differences make less than {margin} % together: {}.",
+            "{} differences make less than {margin} % together{alone}: {}.",
             all.len(),
             few(&all
                 .iter()
