@@ -52,6 +52,34 @@ fn of_two_traces_the_parts_of_the_difference_add_up_to_it() {
     );
 }
 
+/// What the profiler adds is in some part, and nobody knows in which.
+#[test]
+fn parts_that_the_profilers_own_time_may_be_in_are_those_of_profiled_steps() {
+    let axis = "\n[matrix.axes.SEED]\npath = \"training.seed\"\nvalues = [1, 2]\n";
+    let project = Project::new(&(ONE_RUN.to_owned() + axis));
+    let built = project.json(&["build"]);
+    let output = built["output"].as_str().unwrap();
+    let [a, b] = [1, 2].map(|seed| format!("cpu/cmd/tiny/single@SEED={seed}"));
+    let told = |[of_a, of_b]: [u64; 2]| {
+        // The stub takes 14 and 24 ms a step.
+        for (seed, attention) in [(1, of_a), (2, of_b)] {
+            let name = format!("{output}/profile_cpu_cmd_tiny_single_SEED-{seed}.json");
+            std::fs::write(name, trace(2_000, attention)).unwrap();
+        }
+        let told = project.run(&["why", &a, &b]).ends_with(0).stdout;
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let near = told([12_000, 22_000]);
+    assert!(near.contains("): attention +10.0"), "{near}");
+    assert!(near.contains("step, measured"), "{near}");
+    let far = told([40_000, 52_000]);
+    assert!(
+        far.contains("known of profiled steps alone")
+            && far.contains("takes 12.0 ms more: attention +12.0"),
+        "{far}"
+    );
+}
+
 /// Three steps of products on one stream and a collective on another, each from and for so many microseconds,
 /// and in the last one `more` of the products.
 fn overlap(product: u64, [from, lasts]: [u64; 2], more: u64) -> String {

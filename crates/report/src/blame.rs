@@ -338,9 +338,15 @@ fn notes(blame: &Blame) -> Vec<String> {
         (Some(command), _) => notes.push(format!(
             "The budget is spent. `{command}` goes on where this ended, with all runs that were made."
         )),
-        (None, Answer::Undecided) => notes.push(
-            "The last question had all the rounds that one gets. A larger --decide needs fewer.".to_owned(),
-        ),
+        (None, Answer::Undecided) => {
+            let is_open = |of: &Measured| of.told == PairTold::Open;
+            notes.push(match blame.questions.last().is_some_and(is_open) {
+                true => "The last question had all the rounds that one gets; a larger --decide needs fewer.".to_owned(),
+                false => format!(
+                    "Each part of them makes less than {margin} %; a smaller --decide tells such parts apart."
+                ),
+            });
+        }
         _ => {}
     }
     for failed in &blame.fails {

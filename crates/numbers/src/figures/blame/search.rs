@@ -474,9 +474,10 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
                 false => &[low, middle, high],
             };
             if std::mem::take(&mut is_new) {
-                let pairs = arms.windows(2);
-                let pairs = pairs.map(|two| (two[0].clone(), two[1].clone())).collect();
-                self.questions.push(pairs);
+                // What the second half makes may follow from the whole and the first.
+                let pairs = [(low, middle), (middle, high)];
+                let pairs = pairs.map(|(from, to)| (from.clone(), to.clone()));
+                self.questions.push(pairs.into());
             }
             self.round(arms)?;
         }
