@@ -16,19 +16,18 @@ use super::{
     build::profile,
     flags::{Common, Measured, Overrides, Repeats},
     output::{answer, page, say},
-    project,
+    plan, project,
     session::Session,
     train_host::train_host,
+    verbosity::{Verbosity, verbosity},
 };
 use crate::{
     cache::TaskKind,
     error::{Error, Result, exit},
-    execute::{self, Interrupts, Prices, Runs},
+    execute::{self, Basis, CellPrice, Interrupts, Prices, Runs},
     figures::{
         ChangedSetting, Measurement,
-        blame::{
-            Answer, Arm, Blame, FailedArm, Limits, bisect, least_rounds, questions_at_most, search,
-        },
+        blame::{Answer, Arm, Blame, FailedArm, Limits, bisect, search, usual_runs},
     },
     graph::work_differences,
     matrix::{Cell, CellId},
@@ -132,14 +131,13 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     if args.dry_run {
         let prices = prices(&session, &ids);
         let cached = starts.values().map(Vec::len).sum();
+        let cost = Cost::of(&asked, args, &prices, cached);
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
-            "varied_by": blame.varied_by,
-            "prices": prices.cells, "runs": least_runs(n), "fails": blame.fails,
+            "varied_by": blame.varied_by, "prices": prices.cells, "runs": cost.usual, "most_runs": cost.most,
+            "seconds_of_run": cost.seconds_of_run, "gpu_hours_of_run": cost.gpu_hours_of_run, "fails": blame.fails,
         });
-        answer(globals, "blame_plan", &value, || {
-            plan_text(&blame, n, &prices, cached)
-        })?;
+        answer(globals, "blame_plan", &value, || plan_text(&blame, &cost))?;
         return Ok(exit::OK);
     }
     project::say_notes(plan);
@@ -178,7 +176,12 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         Some(same) => bisect(same, limits, measure)?,
         None => search(n, limits, measure)?,
     };
+    let is_spent = result.is_spent && result.answer == Answer::Undecided;
     blame.take(result);
+    if is_spent {
+        let arms = rounds.arms.len().max(2);
+        blame.goes_on_by = Some(goes_on_by(plan, args, blame.more_rounds.map(|n| n * arms)));
+    }
     let is_known = |one: &FailedArm| blame.fails.iter().any(|known| known.with == one.with);
     let unmeasured: Vec<FailedArm> = asked
         .broken
@@ -420,12 +423,42 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
 
 fn told_of(globals: &Globals, blame: &Blame) -> Result<i32> {
     answer(globals, "blame", blame, || {
-        report::blame_text(blame, &page())
+        report::blame_text(blame, verbosity() == Verbosity::Verbose, &page())
     })?;
     Ok(match blame.answer {
         Answer::Undecided => exit::INCONCLUSIVE,
         _ => exit::OK,
     })
+}
+
+/// The command that goes on with a search whose budget is spent. Its budget is for the runs that it makes.
+/// `more`: how many the last question takes.
+fn goes_on_by(plan: &Plan, args: &BlameArgs, more: Option<usize>) -> String {
+    let mut words = args.cells.clone();
+    let mut add = |option: &str, value: Option<String>| {
+        words.extend(
+            value
+                .map(|value| [option.to_owned(), value])
+                .into_iter()
+                .flatten(),
+        );
+    };
+    add("--since", args.since.clone());
+    add("--commits", args.commits.clone());
+    add("--versions", args.versions.clone());
+    let margin = (args.decide * 1e8).round() / 1e6;
+    add(
+        "--decide",
+        Some(format!("{margin}%")).filter(|_| args.decide != 0.02),
+    );
+    let runs = more.unwrap_or_default().max(args.max_runs);
+    add("--max-runs", Some(runs.to_string()));
+    add(
+        "--max-gpu-hours",
+        args.max_gpu_hours.map(|hours| hours.to_string()),
+    );
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    plan.command("blame", &words)
 }
 
 /// Rates of different work are compared where somebody asks for that.
@@ -490,13 +523,46 @@ fn prices(session: &Session, ids: &[CellId]) -> Prices {
     priced().unwrap_or_default()
 }
 
-/// Runs for one cause among `n` differences, where the differences are clear: each question has two
-/// or three arms.
-fn least_runs(n: usize) -> usize {
-    questions_at_most(n, 1) * least_rounds(n) * 5 / 2
+/// What a search takes.
+struct Cost {
+    /// Runs where one difference makes all of it, and clearly.
+    usual: usize,
+    most: usize,
+    cached: usize,
+    /// Of the longest of the two cells, where that is known.
+    seconds_of_run: Option<f64>,
+    /// Of a run, where it is made on GPUs and known.
+    gpu_hours_of_run: Option<f64>,
 }
 
-fn plan_text(blame: &Blame, n: usize, prices: &Prices, cached: usize) -> String {
+impl Cost {
+    fn of(question: &Question, args: &BlameArgs, prices: &Prices, cached: usize) -> Self {
+        let n = question.differences.len();
+        // What no run of a cell took is not known.
+        let has_run = |price: &&CellPrice| price.basis != Some(Basis::Model);
+        let known = || prices.cells.iter().filter(has_run);
+        let of_run = |price: &CellPrice| Some(price.seconds? / price.runs as f64);
+        let hours_of_run = |price: &CellPrice| Some(price.gpu_hours? / price.runs as f64);
+        Self {
+            usual: usual_runs(n, question.same.is_some(), args.decide).min(args.max_runs),
+            most: args.max_runs,
+            cached,
+            seconds_of_run: known().filter_map(of_run).reduce(f64::max),
+            gpu_hours_of_run: known().filter_map(hours_of_run).reduce(f64::max),
+        }
+    }
+
+    /// `5 min 10 s, 0.4 GPU-hours`
+    fn takes(&self, runs: usize) -> Option<String> {
+        let runs = runs as f64;
+        let time = plan::duration(self.seconds_of_run? * runs);
+        let hours = self.gpu_hours_of_run.map(|of| of * runs);
+        let hours = hours.map(|of| format!(", {} GPU-hours", execute::few_digits(of)));
+        Some(time + &hours.unwrap_or_default())
+    }
+}
+
+fn plan_text(blame: &Blame, cost: &Cost) -> String {
     let mut text = report::blame_differences(blame);
     for failed in &blame.fails {
         let what = failed
@@ -506,33 +572,23 @@ fn plan_text(blame: &Blame, n: usize, prices: &Prices, cached: usize) -> String 
         let what: Vec<String> = what.map(ChangedSetting::words).collect();
         text += &format!("{} does not run: {}\n", what.join(", "), failed.why);
     }
-    let runs = least_runs(n);
+    let takes = |runs: usize| match cost.takes(runs) {
+        Some(takes) => format!("{}, about {takes}", counted(runs, "run")),
+        None => counted(runs, "run"),
+    };
     text += &format!(
-        "\nOne clear cause takes about {runs} runs: at most {} questions of at least {} rounds. Noise and more causes take more.\n",
-        questions_at_most(n, 1),
-        least_rounds(n),
+        "\nOne clear cause: some {}. Noise and more causes take more.\nAt most: {} (--max-runs).\n",
+        takes(cost.usual),
+        takes(cost.most)
     );
-    if cached > 0 {
-        let runs = counted(cached, "run");
+    if cost.cached > 0 {
+        let runs = counted(cost.cached, "run");
         text += &format!(
             "The cache has {runs} of A and B, which count among them where they were made in turns.\n"
         );
     }
-    let of_run = |price: &execute::CellPrice| Some(price.seconds? / price.runs as f64);
-    let longest = prices.cells.iter().filter_map(of_run).reduce(f64::max);
-    if let Some(seconds) = longest {
-        let hours = prices.gpu_hours().unwrap_or_default() / prices.runs() as f64 * runs as f64;
-        let gpu_hours = if hours > 0.0 {
-            format!(", {} GPU-hours", execute::few_digits(hours))
-        } else {
-            String::new()
-        };
-        text += &format!(
-            "A run takes {seconds:.0} s, so that is about {:.0} min{gpu_hours}.\n",
-            seconds * runs as f64 / 60.0
-        );
-    } else {
-        text += "How long a run takes is not known yet.\n";
+    if cost.seconds_of_run.is_none() {
+        text += "How long a run takes is not known: neither of the two has run yet.\n";
     }
     text
 }

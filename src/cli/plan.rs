@@ -34,9 +34,10 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     if args.require.is_some() {
         project::require_locked(&session.plan, true)?;
     }
+    let mut rounds = None;
     if let Some(margin) = args.decide {
         build::refuse_others(&args.overrides, &args.last)?;
-        build::plan_first(&mut session, margin, most, args.max_runs)?;
+        rounds = build::plan_first(&mut session, margin, most, args.max_runs)?;
     }
     let notes = project::notes(&session.plan);
     notes.iter().for_each(|note| eprintln!("note: {note}"));
@@ -127,6 +128,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     } else {
         let mut text = text::text(plan, &rows, [&prices, &elsewhere], args.tasks);
         text += uncounted.as_deref().unwrap_or_default();
+        text += rounds.as_deref().unwrap_or_default();
         print(&text)?;
         if counts.contains_key("stale")
             && let Some(remote) = super::remote::of(&plan.config)?

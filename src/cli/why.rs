@@ -32,6 +32,18 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &WhyArgs) -> Result<i32> {
+    let mut args = args.clone();
+    args.names.append(&mut args.traces);
+    if args.names.len() > 2 {
+        return Err(Error::refused(
+            format!(
+                "why takes one or two traces, and {} are named",
+                args.names.len()
+            ),
+            "`tprimat why A B`",
+        ));
+    }
+    let args = &args;
     let is_file = |name: &String| Path::new(name).is_file();
     let found = if args.names.iter().all(is_file) {
         let names = named_apart(&args.names).into_iter();

@@ -92,6 +92,48 @@ fn the_guilty_one_is_found_among_others_and_no_run_is_made_twice() {
 }
 
 #[test]
+fn a_budget_that_ends_keeps_what_was_measured_and_says_how_to_go_on() {
+    let project = project(&env(&["IDLE", "ANY", "MORE"]));
+    let unpriced = project.run(&["blame", A, B, "-n"]).ends_with(0).stdout;
+    assert!(unpriced.contains("is not known"), "{unpriced}");
+    let line = ["blame", A, B, "--max-runs", "25"];
+    let ran = project.run(&[&line[..], &["--json"]].concat()).ends_with(6);
+    let blame = ran.json();
+    let measured = blame["questions"].as_array().unwrap();
+    assert!(measured.len() > 1, "{blame}");
+    assert_eq!(
+        (&measured[0]["to"], &measured[0]["told"]),
+        (
+            &serde_json::json!([0, 1, 2, 3]),
+            &serde_json::json!("differs")
+        ),
+        "{blame}"
+    );
+    let plan = project.run(&["blame", A, B, "-n"]).ends_with(0).stdout;
+    assert!(
+        plan.contains("At most: 200 runs, about ") && !plan.contains("about 0.0 s"),
+        "{plan}"
+    );
+    let command = blame["goes_on_by"].as_str().unwrap().replace('\'', "");
+    let mut words: Vec<&str> = command.split(' ').skip(1).collect();
+    let more = "200".to_owned();
+    let at = words.iter().position(|word| *word == "--max-runs").unwrap();
+    words[at + 1] = &more;
+    let before = launches(&project);
+    let told = project.run(&words).ends_with(0).stdout;
+    assert!(told.contains("`SLOW 0 → 1` makes"), "{told}");
+    assert!(launches(&project) - before < 70, "{told}");
+    let details = project
+        .run(&[&words[..], &["-v"]].concat())
+        .ends_with(0)
+        .stdout;
+    assert!(
+        !told.contains("A with 1") && details.contains("A with 1"),
+        "{details}"
+    );
+}
+
+#[test]
 fn two_that_act_only_together_are_named_together_and_an_arm_that_fails_is_no_end() {
     let project = project(&env(&["BREAKS", "ONE", "TWO", "MENDS"]));
     let trainer = TRAINER.replace("us * 109 / 100", "us");

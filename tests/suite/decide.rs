@@ -135,6 +135,40 @@ fn runs_are_added_until_the_speeds_are_told_apart_and_no_longer() {
 }
 
 #[test]
+fn verdicts_stand_above_the_figures_and_a_plan_tells_the_usual_case_and_the_most() {
+    let project = three_arms(3);
+    let plan = |more: &[&str]| {
+        let line = [&["build", "--decide", "2%", "-n"][..], more].concat();
+        project.run(&line).ends_with(0).stdout
+    };
+    let unknown = plan(&[]);
+    assert!(
+        unknown.contains("At most: 60 runs") && unknown.contains("is not known"),
+        "{unknown}"
+    );
+    assert!(plan(&["--max-runs", "33"]).contains("At most: 33 runs"));
+    project
+        .run(&["build", "--decide", "2%", "--max-runs", "9"])
+        .ends_with(6);
+    let known = plan(&[]);
+    assert!(
+        known.contains("like those that are there") && known.contains("At most: 60 runs, about "),
+        "{known}"
+    );
+    let told = project
+        .run(&["build", "--decide", "2%"])
+        .ends_with(0)
+        .stdout;
+    let verdicts = told.find("same is the same as ref").unwrap();
+    assert!(verdicts < told.find("fast trains tiny").unwrap(), "{told}");
+    // Neither command needs to be told the margin to say how small the difference is.
+    for later in [&["compare"][..], &["compare", "--details"]] {
+        let table = project.run(later).ends_with(0).stdout;
+        assert!(table.contains("differs by less than 1."), "{table}");
+    }
+}
+
+#[test]
 fn a_budget_ends_it_and_says_how_many_runs_it_would_take() {
     let project = three_arms(3);
     let decided = decide_with(&project, &["--repeats", "3"], 6);

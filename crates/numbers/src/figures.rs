@@ -100,7 +100,7 @@ pub(crate) use metrics::metrics_of;
 pub use metrics::{Catalogue, Price, Tdp, cost_ratio, memory_capacity_bytes};
 pub use not_counted::{Dropped, dropped_words};
 pub use note::{Note, NoteKind};
-pub use pairs::{Decided, decided};
+pub use pairs::{Decided, decided, usual_rounds};
 pub use peaks::{Peak, PeakOverride, Peaks, mfu};
 pub use same_run::repeated_runs;
 pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady, WHOLE};

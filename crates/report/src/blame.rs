@@ -1,21 +1,22 @@
 //! Which difference changed the speed, as text.
 
-use tprimat_numbers::figures::blame::{Alone, Answer, Blame, Cause, ERROR, Effect};
+use tprimat_numbers::figures::blame::{
+    Alone, Answer, Blame, Cause, ERROR, Effect, Measured, PairTold,
+};
 
 use tprimat_base::words::plain::counted;
+use tprimat_numbers::results::words::few;
 
 use super::{
     paint::{Ink, Page},
-    sheet::Text,
+    sheet::{Sheet, Text, Word},
 };
 
 /// The differences of two cells, numbered as the names of the cells in between count them.
 #[must_use]
 pub fn blame_differences(blame: &Blame) -> String {
     let mut text = format!("A: {}\nB: {}\n", blame.a, blame.b);
-    for (at, one) in blame.differences.iter().enumerate() {
-        text += &format!("{:>4}  {}\n", at + 1, one.words());
-    }
+    text += &numbered(blame);
     for one in &blame.not_varied {
         text += &format!(
             "   –  {} (cannot be varied: the same in A and B)\n",
@@ -28,8 +29,15 @@ pub fn blame_differences(blame: &Blame) -> String {
     text
 }
 
+fn numbered(blame: &Blame) -> String {
+    let all = blame.differences.iter().enumerate();
+    all.map(|(at, one)| format!("{:>4}  {}\n", at + 1, one.words()))
+        .collect()
+}
+
+/// `details`: with the questions that were asked, which are shown of an undecided search anyway.
 #[must_use]
-pub fn blame_text(blame: &Blame, page: &Page) -> String {
+pub fn blame_text(blame: &Blame, details: bool, page: &Page) -> String {
     let mut out = Text::new(page);
     out.say(&format!("A: {}", blame.a));
     out.say(&format!("B: {}", blame.b));
@@ -42,6 +50,17 @@ pub fn blame_text(blame: &Blame, page: &Page) -> String {
     let items = items.map(|cause| item(blame, cause));
     items.for_each(|line| out.item("  ", Ink::Plain, &line));
     out.gap();
+    if (details || blame.answer == Answer::Undecided) && !blame.questions.is_empty() {
+        out.say(
+            "What was measured, A with some of these differences against A with others, in turns:",
+        );
+        numbered(blame)
+            .lines()
+            .for_each(|line| out.item("  ", Ink::Plain, line.trim_start()));
+        out.gap();
+        out.sheet(&questions(blame));
+        out.gap();
+    }
     notes(blame).iter().for_each(|note| out.say(note));
     out.finish()
 }
@@ -50,19 +69,79 @@ fn percent(value: f64) -> String {
     format!("{:.1}", value * 100.0)
 }
 
-/// `8.3 % longer (95 % …)`
+/// `8.3 % longer`
 fn longer(effect: &Effect) -> String {
     let way = if effect.value < 0.0 { "less" } else { "longer" };
     format!("{} % {way}", percent(effect.value.abs()))
 }
 
+/// `+8.3`, `−8.3`, and `0.0`, which has no sign.
+fn side(value: f64) -> String {
+    match (value * 1000.0).round() {
+        0.0 => "0.0".to_owned(),
+        tenths => format!("{:+.1}", tenths / 10.0).replace('-', "−"),
+    }
+}
+
 fn bounds(effect: &Effect) -> String {
-    let side = |value: f64| format!("{:+.1}", value * 100.0).replace('-', "−");
     format!("{} to {} %", side(effect.low), side(effect.high))
 }
 
 fn signed(effect: &Effect) -> String {
-    format!("{:+.1} %", effect.value * 100.0).replace('-', "−")
+    format!("{} %", side(effect.value))
+}
+
+/// The pairs of arms in the order of the questions.
+fn questions(blame: &Blame) -> Sheet {
+    let columns = [
+        ("question", true),
+        ("against", false),
+        ("of", false),
+        ("rounds", true),
+        ("a step takes", true),
+        ("interval", true),
+        ("", false),
+    ];
+    let mut sheet = Sheet::new(&columns, 1);
+    let n = blame.differences.len();
+    let row = |of: &Measured| {
+        let (told, ink) = match of.told {
+            PairTold::Differs => ("differ", Ink::Strong),
+            PairTold::Alike => ("alike", Ink::Plain),
+            PairTold::Open => ("not decided", Ink::Plain),
+            PairTold::Fails => ("does not run", Ink::Plain),
+        };
+        let word = |text: Option<String>| text.map_or_else(Word::missing, Word::plain);
+        vec![
+            Word::plain(of.question.to_string()),
+            Word::plain(arm(&of.from, n)),
+            Word::plain(arm(&of.to, n)),
+            Word::plain(of.rounds.to_string()),
+            word(of.so_far.map(|value| format!("{} %", side(value)))),
+            word(of.effect.as_ref().map(bounds)),
+            Word::inked(told, ink),
+        ]
+    };
+    sheet.rows = blame.questions.iter().map(row).collect();
+    sheet
+}
+
+/// `A`, `B`, or `A with 1–3, 5`
+fn arm(differences: &[usize], all: usize) -> String {
+    match differences.len() {
+        0 => return "A".to_owned(),
+        n if n == all => return "B".to_owned(),
+        _ => {}
+    }
+    let runs = differences.chunk_by(|one, next| one + 1 == *next);
+    let told: Vec<String> = runs
+        .map(|run| match run {
+            [one] => (one + 1).to_string(),
+            [first, .., last] => format!("{}–{}", first + 1, last + 1),
+            [] => String::new(),
+        })
+        .collect();
+    format!("A with {}", told.join(", "))
 }
 
 fn named(blame: &Blame, differences: &[usize]) -> String {
@@ -98,11 +177,10 @@ fn sentence(blame: &Blame) -> String {
             },
         ),
         (Answer::Found, [one]) => format!(
-            "{}: {} {} ({}).",
+            "{}. {} {}.",
             takes.unwrap_or_default(),
             which(blame, one),
-            share(&one.effect, total),
-            bounds(&one.effect)
+            share(&one.effect, total)
         ),
         (Answer::Found, all) => format!(
             "{}. {} causes make it, together:",
@@ -112,7 +190,7 @@ fn sentence(blame: &Blame) -> String {
         (Answer::Undecided, found) => {
             let takes = match (takes, total) {
                 (Some(takes), Some(total)) => format!("{takes} ({})", bounds(total)),
-                _ => "How A and B differ in speed is not known".to_owned(),
+                _ => format!("How A and B differ in speed is not known{}", so_far(blame)),
             };
             let some = match found.len() {
                 0 => String::new(),
@@ -122,7 +200,10 @@ fn sentence(blame: &Blame) -> String {
                 [] => String::new(),
                 // All that differs is the whole, which is told.
                 [_] if blame.differences.len() == 1 => String::new(),
-                [one] => format!(" What {} does alone is not decided.", named(blame, &[*one])),
+                [one] => format!(
+                    " What {} does without the others is not decided.",
+                    named(blame, &[*one])
+                ),
                 all => format!(
                     " A cause is among these {}, which were not told apart: {}.",
                     all.len(),
@@ -144,10 +225,45 @@ fn which(blame: &Blame, cause: &Cause) -> String {
     }
 }
 
-/// `8.1 % of the 8.3 %`
+/// ` after 3 rounds, in which a step of B took 8.1 % longer`
+fn so_far(blame: &Blame) -> String {
+    let n = blame.differences.len();
+    let is_whole = |of: &&Measured| of.from.is_empty() && of.to.len() == n;
+    let Some(of) = blame.questions.iter().find(is_whole) else {
+        return String::new();
+    };
+    let rounds = counted(of.rounds, "round");
+    match of.so_far {
+        Some(value) => {
+            let way = if value < 0.0 { "less" } else { "longer" };
+            let value = percent(value.abs());
+            format!(" after {rounds}, in which a step of B took {value} % {way}")
+        }
+        None => format!(" after {rounds}"),
+    }
+}
+
+/// `7.8 of these 7.9 percentage points (+6.9 to +8.6 %)`
 fn share(effect: &Effect, total: Option<&Effect>) -> String {
-    let of = total.map_or_else(String::new, |total| format!(" of the {}", signed(total)));
-    format!("{}{of}", signed(effect)).replace('+', "")
+    match total {
+        Some(total)
+            if total.value * effect.value > 0.0 && effect.value.abs() >= total.value.abs() =>
+        {
+            format!(
+                "all of these {} percentage points: {} without the others ({})",
+                percent(total.value.abs()),
+                signed(effect),
+                bounds(effect)
+            )
+        }
+        Some(total) if total.value * effect.value > 0.0 => format!(
+            "{} of these {} percentage points ({})",
+            percent(effect.value.abs()),
+            percent(total.value.abs()),
+            bounds(effect)
+        ),
+        _ => format!("{} ({})", signed(effect), bounds(effect)),
+    }
 }
 
 fn item(blame: &Blame, cause: &Cause) -> String {
@@ -174,27 +290,64 @@ fn item(blame: &Blame, cause: &Cause) -> String {
 
 fn notes(blame: &Blame) -> Vec<String> {
     let mut notes = Vec::new();
-    if blame.answer == Answer::Found {
-        let found: usize = blame
-            .causes
-            .iter()
-            .map(|cause| cause.differences.len())
-            .sum();
-        let others = blame.differences.len().saturating_sub(found);
-        let margin = percent(blame.margin);
-        match others {
-            0 => {}
-            1 => notes.push(format!("The other one makes less than {margin} %.")),
-            _ => notes.push(format!(
-                "The other {others} differences make less than {margin} % together."
-            )),
-        }
+    let margin = percent(blame.margin);
+    // Where nothing acts, that is the answer.
+    let is_told = matches!(blame.answer, Answer::Found | Answer::Undecided);
+    // Of an undecided search two that act together may still be among them.
+    let alone = match blame.answer {
+        Answer::Undecided => ", as far as they were measured",
+        _ => "",
+    };
+    match &blame.cleared[..] {
+        all if all.is_empty() || !is_told => {}
+        [one] => notes.push(format!(
+            "{} makes less than {margin} %{}.",
+            named(blame, &[*one]),
+            alone.replace("they were", "it was")
+        )),
+        all => notes.push(format!(
+            "{} differences make less than {margin} % together{alone}: {}.",
+            all.len(),
+            few(&all
+                .iter()
+                .map(|one| named(blame, &[*one]))
+                .collect::<Vec<_>>())
+        )),
+    }
+    let open: Vec<usize> = blame.remaining();
+    let open: Vec<usize> = open
+        .into_iter()
+        .filter(|one| !blame.among.contains(one))
+        .collect();
+    if blame.answer == Answer::Undecided && !open.is_empty() {
+        notes.push(format!(
+            "Not told apart from others yet: {}.",
+            few(&open
+                .iter()
+                .map(|one| named(blame, &[*one]))
+                .collect::<Vec<_>>())
+        ));
     }
     if let Some(rounds) = blame.more_rounds {
         notes.push(format!(
-            "About {} of the last question would answer it, if they go on like these: a larger --max-runs goes on where this ended.",
+            "About {} of the last question would answer it, if they go on like these.",
             counted(rounds, "more round")
         ));
+    }
+    match (&blame.goes_on_by, blame.answer) {
+        (Some(command), _) => notes.push(format!(
+            "The budget is spent. `{command}` goes on where this ended, with all runs that were made."
+        )),
+        (None, Answer::Undecided) => {
+            let is_open = |of: &Measured| of.told == PairTold::Open;
+            notes.push(match blame.questions.last().is_some_and(is_open) {
+                true => "The last question had all the rounds that one gets; a larger --decide needs fewer.".to_owned(),
+                false => format!(
+                    "Each part of them makes less than {margin} %; a smaller --decide tells such parts apart."
+                ),
+            });
+        }
+        _ => {}
     }
     for failed in &blame.fails {
         notes.push(format!(

@@ -14,7 +14,7 @@ use tprimat_numbers::results::{AttestationStatus, words::few};
 
 use super::{
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
-    headline::{SpeedVerdict, interval, ratio_intervals, times},
+    headline::{SpeedVerdict, at_most, interval, ratio_intervals, times},
     paint::Ink,
     shown::Shown,
 };
@@ -373,13 +373,17 @@ fn against(of: &Of<'_>, view: &View) -> Shown {
 
 fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
     let verdict = match SpeedVerdict::of(speedup) {
-        SpeedVerdict::Faster => Some("faster"),
-        SpeedVerdict::Slower => Some("slower"),
-        SpeedVerdict::NoDifference => Some("no significant difference"),
-        _ if place == Place::Glance => Some("no verdict"),
+        SpeedVerdict::Faster => Some("faster".to_owned()),
+        SpeedVerdict::Slower => Some("slower".to_owned()),
+        // Runs that were added until a decision came to say how small a difference is.
+        SpeedVerdict::NoDifference => match speedup.pairs.and_then(|_| at_most(speedup)) {
+            Some(at_most) => Some(format!("differs by less than {at_most} %")),
+            None => Some("no significant difference".to_owned()),
+        },
+        _ if place == Place::Glance => Some("no verdict".to_owned()),
         _ => None,
     };
-    let mut remarks: Vec<String> = verdict.map(str::to_owned).into_iter().collect();
+    let mut remarks: Vec<String> = verdict.into_iter().collect();
     // The notes say why.
     remarks.extend((!speedup.doubts.is_empty()).then(|| "in doubt".to_owned()));
     // The page shows the settings that are compared across beside the cell's name.

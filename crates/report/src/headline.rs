@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tprimat_numbers::figures::{Comparison, Row, Speedup};
 
-pub(super) use phrases::{interval, ratio_intervals, times};
+pub(super) use phrases::{at_most, interval, ratio_intervals, times};
 pub(super) use uncompared::{across, contradicted};
 
 use super::{

@@ -89,8 +89,16 @@ fn one(name: &str, of: &Breakdown) -> String {
         .filter(|part| share(part) >= LEAST)
         .map(|part| format!("{} {:.0} %", part.part.words(), 100.0 * share(part)))
         .collect();
+    let more = match (cost(of), of.measured_step_seconds) {
+        (Some(cost), Some(measured)) => format!(
+            ", {:.1} % {} than measured",
+            100.0 * cost.abs() / measured,
+            if cost < 0.0 { "less" } else { "more" }
+        ),
+        _ => String::new(),
+    };
     format!(
-        "{name}: {unit} {} ms under the profiler: {}.",
+        "{name}: {unit} {} ms under the profiler{more}: {}.",
         milliseconds(of.step_seconds),
         told.join(", ")
     )
@@ -104,18 +112,53 @@ fn steps(a: &Breakdown, b: &Breakdown) -> [f64; 2] {
     }
 }
 
-/// What leads from the first of [`steps`] to the second: the parts that either has, and what the profiler
-/// added less.
-fn changes(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
+/// How a part differs between two breakdowns, in seconds.
+struct Change {
+    part: StepPart,
+    more: f64,
+    /// More time of it beside a collective; of exchange, less time of it hidden.
+    beside: f64,
+}
+
+/// The parts that either has.
+fn changes(a: &Breakdown, b: &Breakdown) -> Vec<Change> {
     let parts = a.parts.iter().zip(&b.parts);
     let there = parts.filter(|(a, b)| a.seconds > 0.0 || b.seconds > 0.0);
-    let mut changes: Vec<_> = there
-        .map(|(a, b)| (a.part.words(), b.seconds - a.seconds))
-        .collect();
-    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
-        changes.push((AGAINST_PROFILED, of_a - of_b));
+    let change = |(of_a, of_b): (&PartTime, &PartTime)| Change {
+        part: of_a.part,
+        more: of_b.seconds - of_a.seconds,
+        beside: match of_a.part {
+            StepPart::Exchange => a.hidden_exchange_seconds - b.hidden_exchange_seconds,
+            _ => of_b.beside_exchange_seconds - of_a.beside_exchange_seconds,
+        },
+    };
+    there.map(change).collect()
+}
+
+impl Change {
+    /// `exchange, exposed +40.0 (38.0 of it is hidden in A)`: what was hidden is new as time of the step, and
+    /// not as exchange; and a kernel takes longer beside a collective, because the two share the device.
+    fn words(&self, least: f64, names: [&str; 2]) -> String {
+        let told = format!("{} {}", self.part.words(), signed(self.more));
+        if self.beside.abs() < least || (self.beside > 0.0) != (self.more > 0.0) {
+            return told;
+        }
+        let [less, more] = if self.more > 0.0 {
+            names
+        } else {
+            [names[1], names[0]]
+        };
+        match self.part {
+            StepPart::Exchange => format!(
+                "{told} ({} ms of it is hidden behind what computes in {less})",
+                milliseconds(self.beside.abs().min(self.more.abs()))
+            ),
+            _ => format!(
+                "{told} (in {more}, {} ms more of it shares the device with exchange)",
+                milliseconds(self.beside.abs())
+            ),
+        }
     }
-    changes
 }
 
 /// The parts whose kernels are named: the [`DECISIVE`] that differ most.
@@ -136,44 +179,49 @@ fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
     named
 }
 
-/// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
+/// `A step of B takes 80.1 ms more than one of A (319.7 for 239.6 ms, +33.4 %): attention +38.0, …`
 fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
-    let both_measured = a.measured_step_seconds.is_some() && b.measured_step_seconds.is_some();
     let [of_a, of_b] = steps(a, b);
-    let total = of_b - of_a;
+    let least = LEAST * of_a;
     let mut changes = changes(a, b);
-    changes.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
-    let told: Vec<String> = changes
-        .iter()
-        .filter(|(words, seconds)| *words != AGAINST_PROFILED && seconds.abs() >= LEAST * of_a)
-        .map(|(words, seconds)| format!("{words} {}", signed(*seconds)))
-        .collect();
-    let profiled = match (cost(a), cost(b)) {
-        (Some(a), Some(b)) => format!(
-            "; profiled, the two took {} and {} ms more",
-            signed(a),
-            signed(b)
-        ),
-        _ => String::new(),
-    };
-    let than = if total < 0.0 { "less" } else { "more" };
-    let of = if both_measured {
-        ""
-    } else {
-        " under the profiler"
-    };
-    let parts = if told.is_empty() {
+    changes.retain(|change| change.more.abs() >= least);
+    changes.sort_by(|x, y| y.more.abs().total_cmp(&x.more.abs()));
+    let told = changes.iter().map(|of| of.words(least, [a_name, b_name]));
+    let told: Vec<String> = told.collect();
+    let told = if told.is_empty() {
         "no part differs by half a per cent of it".to_owned()
     } else {
         told.join(", ")
     };
-    format!(
-        "A step of {b_name} takes {} ms {than}{of} than one of {a_name} ({} for {} ms, {}): {parts}{profiled}.",
-        milliseconds(total.abs()),
+    let takes = format!(
+        "A step of {b_name} takes {} than one of {a_name}",
+        more_or_less(of_b - of_a)
+    );
+    let both = format!(
+        "({} for {} ms, {})",
         milliseconds(of_b),
         milliseconds(of_a),
-        format!("{:+.1} %", 100.0 * total / of_a).replace('-', "−")
+        format!("{:+.1} %", 100.0 * (of_b / of_a - 1.0)).replace('-', "−")
+    );
+    let (Some(cost_a), Some(cost_b)) = (cost(a), cost(b)) else {
+        return format!("{takes} under the profiler {both}: {told}.");
+    };
+    let costs = format!("{} and {} ms", signed(cost_a), signed(cost_b));
+    let smallest = changes.last().map_or(0.0, |change| change.more.abs());
+    if cost_a.abs().max(cost_b.abs()) < smallest {
+        return format!("{takes} {both}: {told}; profiled, the two took {costs} more.");
+    }
+    format!(
+        "{takes} {both}. Its parts are known of profiled steps alone, which the profiler changed by {costs}, as much as a \
+         part that is named here: under it, one of {b_name} takes {}: {told}.",
+        more_or_less(b.step_seconds - a.step_seconds)
     )
+}
+
+/// `80.1 ms more`
+fn more_or_less(seconds: f64) -> String {
+    let than = if seconds < 0.0 { "less" } else { "more" };
+    format!("{} ms {than}", milliseconds(seconds.abs()))
 }
 
 fn bars(of: &Breakdown) -> Sheet {
@@ -220,33 +268,56 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
             Word::inked(bar, ink),
         ]
     };
-    let seconds = |of: &Breakdown, name: &str| {
-        let part = of.parts.iter().find(|part| part.part.words() == name);
-        part.map_or_else(|| cost(of).map(|cost| -cost), |part| Some(part.seconds))
+    let seconds = |of: &Breakdown, part: StepPart| {
+        let part = of.parts.iter().find(|found| found.part == part);
+        part.map(|part| part.seconds)
     };
     let changes = changes(a, b).into_iter();
     sheet.rows = changes
-        .map(|(name, more)| row(name, [seconds(a, name), seconds(b, name)], more))
+        .map(|of| {
+            let both = [a, b].map(|breakdown| seconds(breakdown, of.part));
+            row(of.part.words(), both, of.more)
+        })
         .collect();
-    let both = steps(a, b);
-    let name = match cost(a).and(cost(b)) {
-        Some(_) => "step, measured",
-        None => "step, profiled",
-    };
+    let profiled = [a, b].map(|of| Some(of.step_seconds));
+    let more = b.step_seconds - a.step_seconds;
+    sheet.rows.push(row("step, profiled", profiled, more));
+    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
+        let less = [-of_a, -of_b].map(Some);
+        sheet.rows.push(row(AGAINST_PROFILED, less, of_a - of_b));
+        let both = steps(a, b);
+        let row = row("step, measured", both.map(Some), both[1] - both[0]);
+        sheet.rows.push(row);
+    }
     sheet
-        .rows
-        .push(row(name, both.map(Some), both[1] - both[0]));
-    sheet
+}
+
+/// Which steps the times are of, and by how much steps differ.
+fn which_steps(of: &Breakdown) -> String {
+    let steps = counted(of.steps, "profiled step");
+    match of.step_range_seconds {
+        Some([shortest, longest]) => format!(
+            "{} {steps}, which took {} to {} ms",
+            if of.steps > 2 {
+                "the median of"
+            } else {
+                "the mean of"
+            },
+            milliseconds(shortest),
+            milliseconds(longest)
+        ),
+        None if of.steps > 1 => format!(
+            "means over {steps}, which are not known one by one: the trace does not show where each begins on the device"
+        ),
+        None => steps,
+    }
 }
 
 /// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.
 fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     let mut notes = Vec::new();
     if of.is_by_step {
-        notes.push(format!(
-            "{name}: means over {}",
-            counted(of.steps, "profiled step")
-        ));
+        notes.push(format!("{name}: {}", which_steps(of)));
     } else {
         notes.push(format!(
             "{name}: the trace marks no steps, so its times are of all of it; `profiler.step()` after each step marks them"
@@ -254,15 +325,17 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     }
     if let (Some(cost), Some(measured)) = (cost(of), of.measured_step_seconds) {
         notes.push(format!(
-            "{name}: measured without the profiler, a step takes {} ms; the profiled steps took {:.1} % {}",
+            "{name}: measured without the profiler, a step takes {} ms, so the profiler changed it by {} ms ({:.1} %); which parts \
+             these are in is not known",
             milliseconds(measured),
-            100.0 * cost.abs() / measured,
-            if cost < 0.0 { "less" } else { "more" }
+            signed(cost),
+            100.0 * cost.abs() / measured
         ));
     }
     if of.hidden_exchange_seconds > 0.0 {
         notes.push(format!(
-            "{name}: {} ms of exchange a step are hidden behind what computes",
+            "{name}: {} ms of exchange a step are hidden behind what computes, and no time of the step; kernels that share the \
+             device with it take longer than alone",
             milliseconds(of.hidden_exchange_seconds)
         ));
     }

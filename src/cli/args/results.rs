@@ -160,8 +160,16 @@ pub struct ParseArgs {
 pub struct WhyArgs {
     /// A trace of torch's profiler (JSON) or of nsys or rocprofv3 (CSV), plain or gzip, or a cell that was
     /// built with --set experiment.profiling=torch; of two, the second is held against the first
-    #[arg(value_name = "CELL | TRACE", required = true, num_args = 1..=2)]
+    #[arg(value_name = "CELL | TRACE", required_unless_present = "traces", num_args = 1..=2)]
     pub names: Vec<String>,
+    /// The same as naming the file without an option
+    #[arg(
+        long = "trace",
+        value_name = "FILE",
+        hide = true,
+        conflicts_with = "names"
+    )]
+    pub traces: Vec<String>,
     /// How many steps a trace is of that marks none
     #[arg(long, value_name = "N")]
     pub steps: Option<std::num::NonZeroUsize>,

@@ -14,11 +14,11 @@ use crate::{
     cli::{
         args::{BuildArgs, Globals},
         flags::{Force, LastFailed, Overrides},
-        output, project,
+        output, plan, project,
         session::Session,
     },
     error::{Error, Result, exit},
-    execute::{Prices, Runs, derived, few_digits, reading, round_now},
+    execute::{Basis, Prices, Runs, derived, few_digits, reading, round_now},
     figures::{
         self, Baseline, Comparison, Decided, GateCell,
         codes::{CANNOT_TELL, FEW_PAIRS, FEW_UNITS, NOT_SIGNIFICANT},
@@ -141,14 +141,16 @@ impl Goal for Ratios {
             _ if self.decided.is_empty() => {
                 "no two cells were compared, so nothing is decided: select a cell and its baseline\n".to_owned()
             }
-            1 => format!(
-                "Within {share}, by a sequential t-test on pairs of runs, which may be looked at after every run: a \
-                 false decision has a probability of at most 5 %.\n{lines}"
-            ),
-            n => format!(
-                "Within {share}, by a sequential t-test on pairs of runs, which may be looked at after every run: any \
-                 false decision among the {n} pairs of cells that are judged together has a probability of at most 5 %.\n{lines}"
-            ),
+            n => {
+                let any = match n {
+                    1 => "a false decision".to_owned(),
+                    n => format!("any false decision among the {n} pairs of cells that are judged together"),
+                };
+                format!(
+                    "Decided within {share}:\n{lines}(by a sequential t-test on pairs of runs, which may be looked at after \
+                     every run: {any} has a probability of at most 5 %)\n"
+                )
+            }
         };
         let pairs: Vec<Value> = self.decided.iter().map(as_json).collect();
         let value =
@@ -314,29 +316,85 @@ fn as_measured(there: &PerCell<u32>) -> PerCell<u32> {
     there.map(|cell| there[cell].max(1))
 }
 
-/// The plan of the first round, as `build -n` shows it. `most`: as of [`build`].
+/// The plan of the first round, as `build -n` shows it, and a sentence on all of them. `most`: as of [`build`].
 pub fn plan_first(
     session: &mut Session,
     margin: f64,
     most: Option<u32>,
     max_runs: Option<usize>,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let mut goal = Ratios::within(margin);
     let there = measured(session)?;
     let may = |cell: &CellId| most.is_none_or(|most| there[*cell] < most);
-    match next_round(session, &there, &mut goal, &may)? {
-        Some(round) => {
-            beyond_runs(max_runs, 0, &round, true)?;
-            output::say("note: this is one round; rounds go on until the speeds are told apart");
-            session.of_round(&round)
-        }
+    let Some(round) = next_round(session, &there, &mut goal, &may)? else {
+        goal.told()
+            .into_iter()
+            .for_each(|(text, _)| output::say(text.trim_end()));
+        return Ok(None);
+    };
+    beyond_runs(max_runs, 0, &round, true)?;
+    let has_room = |cell: &CellId| match most {
+        Some(most) => (most - there[*cell]) as usize,
+        None => MOST_RUNS_OF_CELL as usize,
+    };
+    let most: usize = round.cells.iter().map(has_room).sum();
+    let most = max_runs.map_or(most, |runs| runs.min(most));
+    session.of_round(&round)?;
+    let engine = session.planner(&Overrides::default());
+    let prices = Prices::of(&engine, &engine.evaluate_all()?, Runs::Stale);
+    Ok(Some(all_rounds(&goal, round.cells.len(), most, &prices)))
+}
+
+/// What the rounds take in the usual case, and at most. `prices`: those of the first one, of so many runs.
+fn all_rounds(goal: &Ratios, of_round: usize, most: usize, prices: &Prices) -> String {
+    let is_known = prices
+        .cells
+        .iter()
+        .all(|cell| cell.basis.is_some_and(|basis| basis != Basis::Model));
+    let takes = |runs: usize| {
+        let share = runs as f64 / of_round as f64;
+        let seconds = prices.seconds().filter(|_| is_known);
+        let time = seconds.map(|of| format!(", about {}", plan::duration(of * share)));
+        let hours = prices.gpu_hours().filter(|_| is_known);
+        let hours = hours.map(|of| format!(", {} GPU-hours", few_digits(of * share)));
+        format!(
+            "{}{}{}",
+            counted(runs, "run"),
+            time.unwrap_or_default(),
+            hours.unwrap_or_default()
+        )
+    };
+    // What the pairs that are there foretell is better than any rule.
+    let open = goal.decided.iter().filter(|pair| is_open(pair));
+    let more = open.filter_map(|pair| match pair.decision {
+        Ok(Decision::Undecided { more }) => more,
+        _ => None,
+    });
+    let usual = match more.max() {
+        Some(rounds) => format!(
+            "about {} if the runs go on like those that are there ({})",
+            counted(rounds, "round"),
+            takes((rounds * of_round).min(most))
+        ),
         None => {
-            goal.told()
-                .into_iter()
-                .for_each(|(text, _)| output::say(text.trim_end()));
-            Ok(())
+            let [same, differ] = figures::usual_rounds(goal.margin, goal.family);
+            format!(
+                "of runs that vary by 1 %, about {} where speeds differ by twice {} ({}), and {same} where they are the same ({})",
+                counted(differ, "round"),
+                percent(goal.margin),
+                takes((differ * of_round).min(most)),
+                takes((same * of_round).min(most))
+            )
         }
-    }
+    };
+    let unknown = match is_known {
+        true => "",
+        false => ". How long a run takes is not known: not all of these cells have run yet",
+    };
+    format!(
+        "This is one round; rounds go on until the speeds are told apart: {usual}. At most: {}{unknown}.\n",
+        takes(most)
+    )
 }
 
 /// Makes rounds until the goal is reached, or the budget is spent: `--repeats` says how many runs a cell

@@ -163,6 +163,10 @@ pub(super) fn finish(
         "suspect": of.suspect, "unmeasured": of.unmeasured, "incomplete": incomplete,
         "blocked": coverage.blocked, "output": publish::output_dir(engine.plan), "remote": remote,
     });
+    // What was asked for stands above the figures.
+    if let Some((text, _)) = goal.as_ref().filter(|_| !globals.json) {
+        print(text)?;
+    }
     if globals.json {
         if let Some((_, decided)) = goal {
             value["decided"] = decided.clone();
@@ -182,9 +186,6 @@ pub(super) fn finish(
         )?;
         let figures = (comparison.as_deref(), is_unread);
         eprintln!("{}", published(engine, statuses, request, figures));
-    }
-    if let Some((text, _)) = goal.as_ref().filter(|_| !globals.json) {
-        print(text)?;
     }
     Ok(code)
 }

@@ -8,6 +8,7 @@
 //! these intervals alone: it bisects until one difference moves the time, measures that one alone, and
 //! goes on with the others until what was found makes the whole.
 
+mod cost;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ use serde::Serialize;
 
 use super::ChangedSetting;
 
-pub use search::{bisect, error_of_one, least_rounds, questions_at_most, search};
+pub use cost::{error_of_one, least_rounds, questions_at_most, usual_runs};
+pub use search::{bisect, search};
 
 /// The differences of an arm that are applied to the first configuration, by number.
 pub type Arm = BTreeSet<usize>;
@@ -80,6 +82,34 @@ pub struct Cause {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+pub enum PairTold {
+    Differs,
+    /// Within the margin.
+    Alike,
+    Open,
+    /// One of the two does not run.
+    Fails,
+}
+
+/// Two arms that were measured in turns.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Measured {
+    /// The question that they were measured for first, from 1.
+    pub question: usize,
+    /// The differences of either that are applied to the first configuration.
+    pub from: Vec<usize>,
+    pub to: Vec<usize>,
+    /// Rounds in which a run of both counts.
+    pub rounds: usize,
+    /// By how much a step of the second takes longer, over these rounds.
+    pub so_far: Option<f64>,
+    /// The same with bounds, also by way of other arms; absent while a bound is missing.
+    pub effect: Option<Effect>,
+    pub told: PairTold,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The causes make the whole difference, within the margin.
     Found,
@@ -102,6 +132,11 @@ pub struct Found {
     pub causes: Vec<Cause>,
     /// The differences among which a cause lies that could not be told apart from the others.
     pub among: Vec<usize>,
+    /// The differences that make nothing: within the margin, all that were measured together.
+    pub cleared: Vec<usize>,
+    /// The budget ended the search.
+    pub is_spent: bool,
+    pub questions: Vec<Measured>,
     /// Arms that do not run, and why.
     pub fails: Vec<(Arm, String)>,
     /// About how many more rounds it takes to answer the question that was left; none where nothing is
@@ -134,6 +169,11 @@ pub struct Blame {
     pub recorded: Option<f64>,
     pub causes: Vec<Cause>,
     pub among: Vec<usize>,
+    /// The differences that make nothing: within the margin, all that were measured together.
+    pub cleared: Vec<usize>,
+    /// What goes on where the budget ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goes_on_by: Option<String>,
     /// About how many more rounds, of one run of each of 2 to 4 cells, it takes to answer the question
     /// that was left; absent where nothing is undecided, or where that cannot be said.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,6 +181,8 @@ pub struct Blame {
     pub fails: Vec<FailedArm>,
     /// Questions that were asked: is there a difference, which half has it, is it this one?
     pub verdicts: usize,
+    /// What was measured for them.
+    pub questions: Vec<Measured>,
     /// Runs that were made for it; what the cache had is not counted.
     pub runs: usize,
     pub gpu_hours: f64,
@@ -154,6 +196,19 @@ pub struct FailedArm {
 }
 
 impl Blame {
+    /// The differences of which nothing is known apart from others: neither a cause, nor cleared.
+    #[must_use]
+    pub fn remaining(&self) -> Vec<usize> {
+        let guilty = |one: &usize| {
+            self.causes
+                .iter()
+                .any(|cause| cause.differences.contains(one))
+        };
+        let all = 0..self.differences.len();
+        all.filter(|one| !guilty(one) && !self.cleared.contains(one))
+            .collect()
+    }
+
     /// Nothing is known yet.
     #[must_use]
     pub fn of(a: &str, b: &str, margin: f64, differences: Vec<ChangedSetting>) -> Self {
@@ -170,9 +225,12 @@ impl Blame {
             recorded: None,
             causes: Vec::new(),
             among: Vec::new(),
+            cleared: Vec::new(),
+            goes_on_by: None,
             more_rounds: None,
             fails: Vec::new(),
             verdicts: 0,
+            questions: Vec::new(),
             runs: 0,
             gpu_hours: 0.0,
         }
@@ -187,6 +245,8 @@ impl Blame {
         self.total = found.total;
         self.causes = found.causes;
         self.among = found.among;
+        self.cleared = found.cleared;
+        self.questions = found.questions;
         self.more_rounds = found.more_rounds;
         self.fails = found.fails.into_iter().map(failed).collect();
         self.verdicts = found.verdicts;

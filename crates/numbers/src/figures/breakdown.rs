@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_logs::DeviceTrace;
+use tprimat_logs::{DeviceSpan, DeviceTrace};
 
 /// What a device does at one moment.
 #[derive(
@@ -88,22 +88,30 @@ pub struct Breakdown {
     /// Are these steps that the trace marks, or that whoever made it counted? Otherwise all times are of the
     /// whole trace.
     pub is_by_step: bool,
-    /// How long a step took under the profiler, the mean over these steps.
+    /// How long a step took under the profiler: the median, if the trace shows where each step begins on
+    /// the device, else the mean.
     pub step_seconds: f64,
+    /// The shortest and the longest step; absent where the times of single steps are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_range_seconds: Option<[f64; 2]>,
     /// How long a step of the same cell takes without a profiler; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_step_seconds: Option<f64>,
     /// Every part, in the order of [`StepPart::ALL`].
     pub parts: Vec<PartTime>,
-    /// Collectives of a step that ran while the device computed.
+    /// Time of a step in which the device computed and a collective ran beside it. It is in the parts that
+    /// computed, and not in that of exchange.
     pub hidden_exchange_seconds: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartTime {
     pub part: StepPart,
-    /// Seconds of each step that count as this part, the mean over the profiled steps.
+    /// Seconds of the step that count as this part.
     pub seconds: f64,
+    /// Those of them in which a collective ran beside it, which takes a part of the device from its kernels.
+    #[serde(default)]
+    pub beside_exchange_seconds: f64,
     /// The kernels that take most of it.
     pub largest: Vec<KernelTime>,
 }
@@ -112,9 +120,9 @@ pub struct PartTime {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelTime {
     pub name: String,
-    /// Seconds of each step in which it ran, also while other kernels did.
+    /// Seconds of the step in which it ran, also while other kernels did.
     pub seconds: f64,
-    /// How often it was launched in each step, the mean over the profiled steps.
+    /// How often it was launched in the step.
     pub launches: f64,
 }
 
@@ -130,43 +138,38 @@ struct End {
 }
 
 impl Breakdown {
-    /// At each moment of the profiled steps the device does what computes; collectives and copies count
-    /// where nothing does. Where several kernels compute at once, they share the moment. A trace that marks
-    /// no steps has as many as are `counted`.
+    /// At each moment of a step the device does what computes; collectives and copies count where nothing
+    /// does. Where several kernels compute at once, they share the moment. The step is the one whose time is
+    /// the median, or the mean of the two in the middle, so that a step that was disturbed is in no part. A
+    /// trace that marks no steps has as many as are `counted`.
     #[must_use]
     pub fn of(trace: &DeviceTrace, counted: Option<usize>) -> Self {
-        let (window, marked) = window(trace);
+        let (mut windows, marked) = windows(trace);
         let steps = marked.or(counted);
         let is_by_step = steps.is_some();
         let steps = steps.unwrap_or(1);
-        let per_step = |micros: f64| micros / 1e6 / steps as f64;
-        let kinds: Vec<StepPart> = trace.names.iter().map(|n| StepPart::of_kernel(n)).collect();
-        let mut ends = Vec::with_capacity(2 * trace.spans.len());
-        let mut by_name: BTreeMap<(StepPart, usize), (f64, f64)> = BTreeMap::new();
-        for span in &trace.spans {
-            let [start, end] = [span.start.max(window[0]), span.end.min(window[1])];
-            if end <= start {
-                continue;
-            }
-            let part = match kinds[span.name] {
-                _ if span.is_copy => StepPart::Copies,
-                StepPart::Exchange => StepPart::Exchange,
-                _ if span.is_of_optimizer => StepPart::Optimizer,
-                by_name => by_name,
-            };
-            let (micros, launches) = by_name.entry((part, span.name)).or_default();
-            (*micros, *launches) = (*micros + end - start, *launches + 1.0);
-            let end_of = |at, starts| End { at, part, starts };
-            ends.extend([end_of(start, true), end_of(end, false)]);
+        let length = |window: &[f64; 2]| window[1] - window[0];
+        windows.sort_by(|a, b| length(a).total_cmp(&length(b)));
+        let range = match &windows[..] {
+            [first, .., last] => Some([first, last].map(|window| length(window) / 1e6)),
+            _ => None,
+        };
+        let of_window = steps / windows.len();
+        let middle = &windows[(windows.len() - 1) / 2..=windows.len() / 2];
+        let per_step = |micros: f64| micros / 1e6 / (of_window * middle.len()) as f64;
+        let (mut micros, mut beside) = ([0.0; 8], [0.0; 8]);
+        let mut by_name = BTreeMap::new();
+        for window in middle {
+            let ends = ends(trace, *window, &mut by_name);
+            shares(ends, *window, &mut micros, &mut beside);
         }
-        let (micros, hidden) = shares(ends, window);
         let largest = |part: StepPart| {
             let of_part = by_name.iter().filter(|((of, _), _)| *of == part);
             let mut all: Vec<KernelTime> = of_part
                 .map(|((_, name), (micros, launches))| KernelTime {
                     name: trace.names[*name].clone(),
                     seconds: per_step(*micros),
-                    launches: launches / steps as f64,
+                    launches: launches / (of_window * middle.len()) as f64,
                 })
                 .collect();
             all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -176,27 +179,70 @@ impl Breakdown {
         Self {
             steps,
             is_by_step,
-            step_seconds: per_step(window[1] - window[0]),
+            step_seconds: per_step(middle.iter().map(length).sum()),
+            step_range_seconds: range,
             measured_step_seconds: None,
             parts: StepPart::ALL
                 .map(|part| PartTime {
                     part,
                     seconds: per_step(micros[part.at()]),
+                    beside_exchange_seconds: per_step(beside[part.at()]),
                     largest: largest(part),
                 })
                 .into(),
-            hidden_exchange_seconds: per_step(hidden),
+            hidden_exchange_seconds: per_step(beside.iter().sum()),
         }
     }
 }
 
-/// The profiled time, and how many steps it is. By the device's own marks it goes from where one step begins
-/// to where another does, so the gap between steps is in it; a mark that is alone goes from its first kernel on for as long as
-/// the host's mark, if that is longer than up to its last kernel. By the host's it goes from the first to the end of
-/// the last, or of what the device does after it: the host may have gone ahead.
-fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
-    if let [first, .., last] = &trace.device_steps[..] {
-        return ([first[0], last[0]], Some(trace.device_steps.len() - 1));
+/// Of each part and kernel: the microseconds that it ran, and how often it was launched.
+type Kernels = BTreeMap<(StepPart, usize), (f64, f64)>;
+
+/// The ends of what ran in a window.
+fn ends(trace: &DeviceTrace, window: [f64; 2], by_name: &mut Kernels) -> Vec<End> {
+    let kinds: Vec<StepPart> = trace.names.iter().map(|n| StepPart::of_kernel(n)).collect();
+    let mut ends = Vec::new();
+    for span in &trace.spans {
+        let [start, end] = [span.start.max(window[0]), span.end.min(window[1])];
+        if end <= start {
+            continue;
+        }
+        let part = match kinds[span.name] {
+            _ if span.is_copy => of_copy(&trace.names[span.name]),
+            StepPart::Exchange => StepPart::Exchange,
+            _ if span.is_of_optimizer => StepPart::Optimizer,
+            by_name => by_name,
+        };
+        let (micros, launches) = by_name.entry((part, span.name)).or_default();
+        (*micros, *launches) = (*micros + end - start, *launches + 1.0);
+        let end_of = |at, starts| End { at, part, starts };
+        ends.extend([end_of(start, true), end_of(end, false)]);
+    }
+    ends
+}
+
+/// A copy from one device to another is exchange, which copy engines do for symmetric memory and pipelines.
+fn of_copy(name: &str) -> StepPart {
+    match ["PtoP", "Peer-to-Peer"]
+        .iter()
+        .any(|way| name.contains(way))
+    {
+        true => StepPart::Exchange,
+        false => StepPart::Copies,
+    }
+}
+
+/// The profiled time, and how many steps it is: a window for each of them where it is known when each begins on
+/// the device, else one for all. By the device's own marks a step goes from where it begins to where the next one
+/// does, so the gap between steps is in it; a mark that is alone goes from its first kernel on for as long as the
+/// host's mark, if that is longer than up to its last kernel. By the host's marks all of them go from the first to
+/// the end of the last, or of what the device does after it: the host may have gone ahead.
+fn windows(trace: &DeviceTrace) -> (Vec<[f64; 2]>, Option<usize>) {
+    let between = |marks: &[[f64; 2]]| marks.windows(2).map(|two| [two[0][0], two[1][0]]).collect();
+    if let [_, .., _] = &trace.device_steps[..] {
+        let windows: Vec<[f64; 2]> = between(&trace.device_steps);
+        let count = windows.len();
+        return (windows, Some(count));
     }
     // The host's marks would take in what is left of a step before it.
     if let [alone] = trace.device_steps[..] {
@@ -204,28 +250,37 @@ fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
             [[begin, end]] => end - begin,
             _ => 0.0,
         };
-        return ([alone[0], alone[1].max(alone[0] + host)], Some(1));
+        return (vec![[alone[0], alone[1].max(alone[0] + host)]], Some(1));
     }
-    let end = trace
-        .spans
-        .iter()
+    let spans = trace.spans.iter();
+    let end = spans
+        .clone()
         .map(|s| s.end)
         .fold(f64::NEG_INFINITY, f64::max);
     if let (Some(first), Some(last)) = (trace.steps.first(), trace.steps.last()) {
-        return ([first[0], last[1].max(end)], Some(trace.steps.len()));
+        let mut windows: Vec<[f64; 2]> = between(&trace.steps);
+        windows.push(*last);
+        // Where the host waits for the device in each step, nothing runs at its marks.
+        let is_at_a_mark = |span: &DeviceSpan| {
+            let begun = trace.steps.partition_point(|mark| mark[0] <= span.start);
+            trace
+                .steps
+                .get(begun)
+                .is_some_and(|next| next[0] < span.end)
+        };
+        let is_apart = end <= last[1] && !spans.clone().any(is_at_a_mark);
+        if !is_apart {
+            windows = vec![[first[0], last[1].max(end)]];
+        }
+        return (windows, Some(trace.steps.len()));
     }
-    let start = trace
-        .spans
-        .iter()
-        .map(|s| s.start)
-        .fold(f64::INFINITY, f64::min);
-    ([start, end], None)
+    let start = spans.map(|s| s.start).fold(f64::INFINITY, f64::min);
+    (vec![[start, end]], None)
 }
 
-/// Microseconds of each part, and those of collectives that were hidden.
-fn shares(mut ends: Vec<End>, window: [f64; 2]) -> ([f64; 8], f64) {
+/// Adds the microseconds of each part, and those of them that a collective ran beside.
+fn shares(mut ends: Vec<End>, window: [f64; 2], micros: &mut [f64; 8], beside: &mut [f64; 8]) {
     ends.sort_by(|a, b| a.at.total_cmp(&b.at));
-    let (mut micros, mut hidden) = ([0.0; 8], 0.0);
     let mut running = [0_u32; 8];
     let mut from = window[0];
     let last = End {
@@ -243,9 +298,11 @@ fn shares(mut ends: Vec<End>, window: [f64; 2]) -> ([f64; 8], f64) {
                 if !matches!(part, StepPart::Exchange | StepPart::Copies) {
                     let share = f64::from(running[part.at()]) / f64::from(computing);
                     micros[part.at()] += passed * share;
+                    if exchange > 0 {
+                        beside[part.at()] += passed * share;
+                    }
                 }
             }
-            hidden += if exchange > 0 { passed } else { 0.0 };
         } else {
             let part = match (exchange, copies) {
                 (1.., _) => StepPart::Exchange,
@@ -260,7 +317,6 @@ fn shares(mut ends: Vec<End>, window: [f64; 2]) -> ([f64; 8], f64) {
             (false, part) => running[part.at()] -= 1,
         }
     }
-    (micros, hidden)
 }
 
 #[cfg(test)]

@@ -165,5 +165,27 @@ pub fn decided(comparison: &Comparison, margin: f64) -> (Vec<Decided>, usize) {
     (comparison.speedups.iter().filter_map(of).collect(), family)
 }
 
+/// About how many rounds two cells take whose runs vary by 1 %: where their speeds are the same, and where they
+/// differ by twice the margin. `family`: how many pairs of cells are judged together.
+#[must_use]
+pub fn usual_rounds(margin: f64, family: usize) -> [usize; 2] {
+    /// The spread of a pair's logarithm.
+    const SD: f64 = 0.01 * std::f64::consts::SQRT_2;
+    let level = (1.0 - CONFIDENCE) / family.max(1) as f64;
+    [0.0, (2.0 * margin).ln_1p()].map(|difference| {
+        let up_and_down = [difference + SD, difference - SD];
+        let logs: Vec<f64> = up_and_down.into_iter().cycle().take(1000).collect();
+        let is_open = |pairs: &usize| {
+            matches!(
+                Sequential::decide(&logs[..*pairs], margin, level),
+                Decision::Undecided { .. }
+            )
+        };
+        (2..logs.len())
+            .find(|pairs| !is_open(pairs))
+            .unwrap_or(logs.len())
+    })
+}
+
 #[cfg(test)]
 mod tests;

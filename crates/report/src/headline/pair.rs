@@ -5,7 +5,7 @@ use tprimat_numbers::results::{FieldDifference, Tier, differences, settings::sho
 
 use super::{
     SpeedVerdict,
-    phrases::{short_step_times, times, unit},
+    phrases::{at_most, short_step_times, times, unit},
 };
 use crate::{
     format::{change_range, faster, number, ratio, ratio_beside_1},
@@ -108,6 +108,12 @@ fn figures(pair: &Pair<'_>, speedup: &Speedup, model: &str) -> String {
             )
         }
         SpeedVerdict::NoDifference => {
+            // Runs that were added until a decision came to say how small a difference is.
+            if let (Some(pairs), Some(at_most)) = (speedup.pairs, at_most(speedup)) {
+                return format!(
+                    "{first} and {second} differ by less than {at_most} % on {model}, if at all: {rates}, by {pairs} pairs of runs"
+                );
+            }
             format!("{first} and {second} show no significant difference on {model}: {rates}")
         }
         _ => {

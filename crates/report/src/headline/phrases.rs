@@ -36,6 +36,14 @@ pub(in super::super) fn times(speedup: &Speedup) -> String {
     format!("{}×", print(speedup.ratio, width))
 }
 
+/// The per cent within which the interval has two speeds, rounded up.
+pub(in super::super) fn at_most(speedup: &Speedup) -> Option<String> {
+    let RatioInterval { low, high, .. } = speedup.interval?;
+    let share = (high - 1.0).max(1.0 / low - 1.0);
+    let tenths = (share * 1000.0 - 1e-9).ceil();
+    tenths.is_finite().then(|| format!("{:.1}", tenths / 10.0))
+}
+
 /// What stands above the intervals of these ratios. Where several pairs of cells were judged, Holm's
 /// correction makes each interval wider than one of 95 % would be alone.
 pub(in super::super) fn ratio_intervals<'a>(

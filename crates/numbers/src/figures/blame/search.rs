@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::{Alone, Answer, Arm, Cause, ERROR, Effect, Found, Limits, Outcome};
+use super::{
+    Alone, Answer, Arm, Cause, Effect, Found, Limits, Measured, Outcome, PairTold, error_of_one,
+};
 use crate::results::{Decision, Sequential};
 
 /// The total is measured until its interval reaches at most this part of it to each side.
@@ -34,30 +36,6 @@ pub fn bisect<E>(
 ) -> Result<Found, E> {
     let n = same.len().saturating_sub(1);
     Search::of(n, limits, Some(same), measure).run(n)
-}
-
-/// Questions that a search asks of `n` differences at most where `guilty` of them act.
-#[must_use]
-pub fn questions_at_most(n: usize, guilty: usize) -> usize {
-    ((guilty + 1) as f64 * (n.max(1) as f64).log2() + 2.0) as usize
-}
-
-/// The probability that one interval misses: a question looks at three pairs of arms at most, and
-/// nobody looks for more than three causes.
-#[must_use]
-pub fn error_of_one(n: usize) -> f64 {
-    ERROR / (3 * questions_at_most(n.max(2), 3)) as f64
-}
-
-/// Rounds without which no interval has an end, however clear the difference.
-#[must_use]
-pub fn least_rounds(n: usize) -> usize {
-    let is_enough = |rounds: &usize| {
-        let any: Vec<f64> = (0..*rounds).map(|at| (at % 2) as f64).collect();
-        let test = Sequential::of(&any);
-        test.is_some_and(|test| test.interval(1.0 - error_of_one(n)).is_some())
-    };
-    (2..).find(is_enough).unwrap_or_default()
 }
 
 enum Told {
@@ -135,7 +113,8 @@ struct Search<M> {
     /// Logarithms of the second arm's time over the first one's, round by round.
     pairs: BTreeMap<(Arm, Arm), Vec<f64>>,
     fails: BTreeMap<Arm, String>,
-    verdicts: usize,
+    /// The pairs of arms that each question looks at.
+    questions: Vec<Vec<(Arm, Arm)>>,
     /// The probability that one interval does not hold the true ratio.
     error: f64,
     /// As `bisect` has it; none where differences are applied in any combination.
@@ -152,7 +131,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             limits,
             pairs: BTreeMap::new(),
             fails: BTreeMap::new(),
-            verdicts: 0,
+            questions: Vec::new(),
             error: error_of_one(n),
             same,
             spent: false,
@@ -174,6 +153,18 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             Told::Among(arm) => (Answer::Undecided, arm.into_iter().collect()),
         };
         let more_rounds = self.more_rounds(answer);
+        let questions = self.measured();
+        let guilty: Arm = causes
+            .iter()
+            .flat_map(|cause| &cause.differences)
+            .copied()
+            .collect();
+        let cleared = match answer {
+            Answer::Undecided => self.cleared(),
+            _ => all.clone(),
+        };
+        let is_cleared = |one: &usize| !guilty.contains(one) && !among.contains(one);
+        let cleared: Vec<usize> = cleared.into_iter().filter(is_cleared).collect();
         let mut fails: Vec<(Arm, String)> = self.fails.into_iter().collect();
         if self.same.is_some() {
             causes.sort_by_key(|cause| cause.differences.first().copied());
@@ -187,10 +178,71 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             total,
             causes,
             among,
+            cleared,
             more_rounds,
+            is_spent: self.spent,
             fails,
-            verdicts: self.verdicts,
+            verdicts: self.questions.len(),
+            questions,
         })
+    }
+
+    /// Of each pair of arms that was measured for a question what is known of it now.
+    fn measured(&self) -> Vec<Measured> {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut all = Vec::new();
+        for (at, pairs) in self.questions.iter().enumerate() {
+            for (from, to) in pairs {
+                let (from, to) = (&*self.one(from), &*self.one(to));
+                if from == to || !seen.insert((from.clone(), to.clone())) {
+                    continue;
+                }
+                let direct = self
+                    .pairs
+                    .get(&(from.min(to).clone(), from.max(to).clone()));
+                let test = direct.and_then(|ratios| Sequential::of(ratios));
+                let ratio = test.map(|test| {
+                    if from < to {
+                        test.ratio()
+                    } else {
+                        1.0 / test.ratio()
+                    }
+                });
+                let told = if self.has_failed(from) || self.has_failed(to) {
+                    PairTold::Fails
+                } else if self.is_alike(from, to) {
+                    PairTold::Alike
+                } else if self.span(from, to).differs() {
+                    PairTold::Differs
+                } else {
+                    PairTold::Open
+                };
+                all.push(Measured {
+                    question: at + 1,
+                    from: from.iter().copied().collect(),
+                    to: to.iter().copied().collect(),
+                    rounds: direct.map_or(0, Vec::len),
+                    so_far: ratio.map(|ratio| ratio - 1.0),
+                    effect: self.between(from, to).map(Span::effect),
+                    told,
+                });
+            }
+        }
+        all
+    }
+
+    /// What makes nothing, together, on top of what it was measured on.
+    fn cleared(&self) -> Arm {
+        let arms: std::collections::BTreeSet<&Arm> =
+            self.pairs.keys().flat_map(|(a, b)| [a, b]).collect();
+        let pairs = arms
+            .iter()
+            .flat_map(|from| arms.iter().map(move |to| (*from, *to)));
+        let alike =
+            pairs.filter(|(from, to)| from.is_subset(to) && from != to && self.is_alike(from, to));
+        alike
+            .flat_map(|(from, to)| to.difference(from).copied())
+            .collect()
     }
 
     /// The arm under which a configuration is measured.
@@ -417,16 +469,23 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             if is_told(self) || self.spent {
                 break;
             }
-            self.verdicts += usize::from(std::mem::take(&mut is_new));
             let arms: &[&Arm] = match self.span(low, high).is_precise() {
                 true => &[low, middle],
                 false => &[low, middle, high],
             };
+            if std::mem::take(&mut is_new) {
+                // What the second half makes may follow from the whole and the first.
+                let pairs = [(low, middle), (middle, high)];
+                let pairs = pairs.map(|(from, to)| (from.clone(), to.clone()));
+                self.questions.push(pairs.into());
+            }
             self.round(arms)?;
         }
         if self.has_failed(middle) {
             // It costs a run, and answers another question.
-            self.verdicts -= usize::from(!is_new);
+            if !is_new {
+                self.questions.pop();
+            }
             return Ok(Half::Fails);
         }
         let [first, second] = halves(self);
@@ -450,8 +509,9 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
                 break;
             }
             let is_open = |of: &&(&Arm, &Arm)| pairs.len() == 1 || !self.is_told(of.0, of.1);
+            let open: Vec<_> = pairs.iter().filter(is_open).collect();
             let mut arms: Vec<&Arm> = Vec::new();
-            for arm in pairs.iter().filter(is_open).flat_map(|(a, b)| [*a, *b]) {
+            for arm in open.iter().flat_map(|(a, b)| [*a, *b]) {
                 if !arms.contains(&arm) {
                     arms.push(arm);
                 }
@@ -459,7 +519,10 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             if arms.is_empty() {
                 break;
             }
-            self.verdicts += usize::from(std::mem::take(&mut is_new));
+            if std::mem::take(&mut is_new) {
+                let pairs = open.iter().map(|(a, b)| ((*a).clone(), (*b).clone()));
+                self.questions.push(pairs.collect());
+            }
             self.round(&arms)?;
         }
         Ok(())

@@ -246,6 +246,77 @@ fn a_spent_budget_leaves_those_among_which_the_cause_is() {
     );
 }
 
+/// Wherever a budget ends a search, each difference is a cause, cleared, or left, and none that acts is cleared.
+#[test]
+fn a_spent_budget_clears_none_that_acts_and_keeps_what_was_measured() {
+    let limits = Limits {
+        margin: 0.01,
+        rounds: 200,
+    };
+    for budget in (1..=120).step_by(17) {
+        let (mut left, mut random) = (budget, Random(7));
+        let found = search::<()>(9, limits, |arms| {
+            left -= 1;
+            let time = |arm: &&Arm| {
+                let acting = [2, 7].iter().filter(|one| arm.contains(one)).count();
+                Outcome::Time((0.06 * acting as f64 + 0.003 * random.normal()).exp())
+            };
+            Ok((left > 0).then(|| arms.iter().map(time).collect()))
+        })
+        .unwrap();
+        let blame = {
+            let one = |what: usize| ChangedSetting {
+                what: what.to_string(),
+                how: None,
+                old: None,
+                new: None,
+            };
+            let mut blame = Blame::of("a", "b", 0.01, (0..9).map(one).collect());
+            blame.take(found.clone());
+            blame
+        };
+        assert_eq!(found.is_spent, found.answer == Answer::Undecided);
+        assert!(!found.questions.is_empty(), "{found:?}");
+        let cleared = &found.cleared;
+        assert!(![2, 7].iter().any(|one| cleared.contains(one)), "{found:?}");
+        let (left, causes) = (blame.remaining(), found.causes.len());
+        assert_eq!(cleared.len() + left.len() + causes, 9, "{found:?}");
+        assert!(
+            found.among.iter().all(|one| left.contains(one)),
+            "{found:?}"
+        );
+        if found.answer == Answer::Found {
+            assert_eq!(cleared.len(), 7, "{found:?}");
+        }
+    }
+}
+
+/// The plan's number is that of real searches with one clear cause.
+#[test]
+fn the_usual_number_of_runs_is_that_of_a_clear_cause() {
+    let mut random = Random(13);
+    let runs = |is_series: bool| usual_runs(5, is_series, 0.02);
+    let limits = Limits {
+        margin: 0.02,
+        rounds: 100,
+    };
+    let mut real = 0;
+    for guilty in 0..5 {
+        search::<()>(5, limits, |arms| {
+            real += arms.len();
+            let time = |arm: &&Arm| {
+                let slow = if arm.contains(&guilty) { 1.08 } else { 1.0 };
+                Outcome::Time(slow * (0.002 * random.normal()).exp())
+            };
+            Ok(Some(arms.iter().map(time).collect()))
+        })
+        .unwrap();
+    }
+    let usual = runs(false) as f64 / (real as f64 / 5.0);
+    assert!((0.7..1.4).contains(&usual), "{} for {real}", runs(false));
+    assert!((20..80).contains(&runs(true)), "{}", runs(true));
+}
+
 /// Commits, of which one in ten does not run, and some take back the one before.
 #[test]
 fn links_of_a_chain_that_act_are_found_and_no_other_is_blamed() {

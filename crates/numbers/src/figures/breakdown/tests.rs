@@ -46,6 +46,10 @@ fn names_of_libraries_and_compilers_are_known() {
             Exchange,
         ),
         (
+            "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>",
+            Exchange,
+        ),
+        (
             "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
             Attention,
         ),
@@ -128,6 +132,48 @@ fn what_computes_hides_what_moves() {
         found.parts[StepPart::MatrixProducts.at()].largest[0].name,
         NAMES[0]
     );
+}
+
+/// A kernel that is held up, as by another program, makes one step longer and no kernel slower.
+#[test]
+fn a_step_that_was_disturbed_is_in_no_part() {
+    let at = |step: f64, lasts: f64| (0, step, step + lasts);
+    let mut one_slow = trace(&[
+        at(0.0, 60.0),
+        at(100.0, 60.0),
+        at(200.0, 460.0),
+        at(700.0, 62.0),
+        at(802.0, 60.0),
+        at(902.0, 60.0),
+    ]);
+    one_slow.device_steps = [0.0, 100.0, 200.0, 700.0, 802.0, 902.0]
+        .map(|at| [at, at + 60.0])
+        .into();
+    let by_device = Breakdown::of(&one_slow, None);
+    one_slow.device_steps.clear();
+    one_slow.steps = [0.0, 100.0, 200.0, 700.0, 802.0]
+        .map(|at| [at, at + 100.0])
+        .into();
+    one_slow.spans.pop();
+    for found in [by_device, Breakdown::of(&one_slow, None)] {
+        assert_eq!((found.steps, found.is_by_step), (5, true));
+        assert!(near(found.step_seconds * 1e6, 100.0), "{found:?}");
+        assert!(near(micros(&found, StepPart::MatrixProducts), 60.0));
+        let [shortest, longest] = found.step_range_seconds.unwrap();
+        assert!(near(shortest * 1e6, 100.0) && near(longest * 1e6, 500.0));
+    }
+}
+
+/// Copy engines move between devices what no kernel does.
+#[test]
+fn a_copy_to_another_device_is_exchange_and_what_computes_beside_it_is_known() {
+    let mut trace = trace(&[(0, 0.0, 60.0), (3, 40.0, 90.0)]);
+    trace.names[3] = "Memcpy PtoP (Device -> Device)".to_owned();
+    let found = Breakdown::of(&trace, None);
+    assert!(near(micros(&found, StepPart::Exchange), 15.0), "{found:?}");
+    let products = &found.parts[StepPart::MatrixProducts.at()];
+    assert!(near(products.beside_exchange_seconds * 1e6, 10.0));
+    assert!(near(found.hidden_exchange_seconds * 1e6, 10.0));
 }
 
 /// The host may have queued all of its steps before the device is done with them.
