@@ -210,7 +210,8 @@ for seed in $(seq "${CHAOS:-5}"); do
     if ((RANDOM % 2)); then matrix pair two; pair 3.$seed; else matrix cmd single; trainer "sleep 3.$seed"; fi
     blows=""
     for _ in 1 2 3; do
-        "$FOLDER/tprimat" build > out 2>&1 & tprimat=$!
+        # Of what a script starts in the background, bash ignores the interrupt.
+        env --default-signal=INT "$FOLDER/tprimat" build > out 2>&1 & tprimat=$!
         sleep $((RANDOM % 8)).$((RANDOM % 10))
         case $((RANDOM % 4)) in
         0) blows+=" tprimat"; kill -KILL $tprimat 2> /dev/null || true ;;

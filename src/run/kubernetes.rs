@@ -9,7 +9,10 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -120,6 +123,8 @@ pub(crate) fn owner(runs: &Path) -> Result<String> {
 pub struct Kubernetes {
     /// Jobs and their pods.
     commands: Commands<Vec<Value>>,
+    /// The caller was shown Jobs.
+    answered: Arc<AtomicBool>,
 }
 
 impl Kubernetes {
@@ -127,7 +132,12 @@ impl Kubernetes {
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
             commands: Commands::new(env),
+            answered: Arc::default(),
         }
+    }
+
+    fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// What kubectl printed.
@@ -176,7 +186,9 @@ impl Kubernetes {
         let selector = format!("--selector={OWNER_LABEL}={}", harmless(&target.owner));
         let words = ["get", "jobs,pods", &selector, "--output=json"];
         let list = || self.items(target, &words);
-        self.commands.listed(key, age, list)
+        let listed = self.commands.listed(key, age, list)?;
+        self.answered.store(true, Ordering::Relaxed);
+        Ok(listed)
     }
 
     /// Deletes the Jobs that could not be deleted when their runs were taken in.
@@ -265,8 +277,9 @@ impl System for Kubernetes {
             Ok(true) => return Ok(Submission::Job(name)),
             Ok(false) if tprimat.is_none() => return Ok(Submission::NoJob),
             Ok(false) => None,
-            // Somebody who may not look makes nothing either.
-            Err(why) if !why.is_passing && tprimat.is_some() => Some(why),
+            // Somebody who may not look makes nothing either; a cluster that has let the caller look before is coming up again,
+            // or a token has run out.
+            Err(why) if !why.is_passing && tprimat.is_some() && !self.has_answered() => Some(why),
             Err(why) => return Err(waits(&why)),
         };
         let refused = |why: &SystemError| {
@@ -300,7 +313,13 @@ impl System for Kubernetes {
         // The Secret may be there from a submission that was cut off, and the Job be new.
         match there() {
             Ok(true) => Ok(Submission::Job(name)),
-            Ok(false) if !why.is_passing && !why.said.contains("exceeded quota") => refused(&why),
+            Ok(false)
+                if !why.is_passing
+                    && !why.said.contains("exceeded quota")
+                    && !why.said.contains("Unauthorized") =>
+            {
+                refused(&why)
+            }
             Ok(false) | Err(_) => Err(waits(&why)),
         }
     }
@@ -358,10 +377,8 @@ impl System for Kubernetes {
             thread::sleep(PAUSE);
         }
         let (target, runs) = (target_of(spec), spec.dir.parent());
-        if let (Err(why), Some(runs)) = (self.delete(target, &spec.run_id), runs)
-            && why.is_passing
-        {
-            // The cluster is away: the next build deletes it.
+        if let (Err(_), Some(runs)) = (self.delete(target, &spec.run_id), runs) {
+            // The cluster is away, or the caller's rights are: a later build deletes it.
             let note = runs.join(format!("{UNDELETED}{}", spec.run_id));
             let text = serde_json::to_vec(target).unwrap_or_default();
             let _ = files::write_atomically(&note, &text, Durability::Synced);

@@ -244,7 +244,11 @@ pub(super) fn kubernetes(env: &BTreeMap<String, String>, cluster: &Cluster, page
     let Some(resource) = &cluster.resource else {
         return;
     };
-    let nodes = ask(&["get", "nodes", "--output=json"]).map(|said| said.stdout);
+    // Who may not list them is shown an empty list.
+    let nodes = ask(&["get", "nodes", "--output=json"]).ok();
+    let nodes = nodes
+        .filter(|said| said.status.success())
+        .map(|said| said.stdout);
     let nodes: Value = serde_json::from_slice(&nodes.unwrap_or_default()).unwrap_or_default();
     let Some(nodes) = nodes["items"].as_array() else {
         let what = format!("{name}: which nodes have {resource} cannot be seen from here");
