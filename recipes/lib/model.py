@@ -87,6 +87,9 @@ def configure(job):
             **common,
         )
     architecture = m["architecture"]
+    if not m["rope_theta"]:
+        lacks = f"positions of a {architecture} rotate, and the model states no rope_theta"
+        stop(2, "launch", f"{lacks}; 10000 is what Transformers takes where a config.json states none")
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     if m["rope_scaling"]:
         rope |= {"rope_type": "llama3"} | dict(m["rope_scaling"])

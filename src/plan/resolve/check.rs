@@ -109,17 +109,6 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job, is_command: bool) {
             "layers % PP must be 0",
         );
     }
-    let rotates = architecture(&m.architecture).is_some_and(|known| !known.is_gpt2);
-    if rotates && m.rope_theta == 0.0 && !is_command {
-        r.problem_of_cell(
-            &format!("models.{}", cell.model),
-            format!(
-                "`{}` is a {}, whose positions rotate, and states no rope_theta",
-                cell.model, m.architecture
-            ),
-            "add what its config.json says; 10000 is what Transformers takes where that says nothing",
-        );
-    }
     if m.max_position_embeddings > 0 && data.seq_length > m.max_position_embeddings {
         r.problem_of_cell(
             "training.data.seq_length",
