@@ -343,7 +343,7 @@ fn notes(blame: &Blame) -> Vec<String> {
             notes.push(match blame.questions.last().is_some_and(is_open) {
                 true => "The last question had all the rounds that one gets; a larger --decide needs fewer.".to_owned(),
                 false => format!(
-                    "Each part of them makes less than {margin} %; a smaller --decide tells such parts apart."
+                    "Each part of them makes less than {margin} %; a smaller --decide tells them apart."
                 ),
             });
         }
