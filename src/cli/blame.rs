@@ -544,7 +544,7 @@ impl Cost {
         let of_run = |price: &CellPrice| Some(price.seconds? / price.runs as f64);
         let hours_of_run = |price: &CellPrice| Some(price.gpu_hours? / price.runs as f64);
         Self {
-            usual: usual_runs(n, question.same.is_some(), args.decide).min(args.max_runs),
+            usual: usual_runs(n, question.same.is_some(), args.decide),
             most: args.max_runs,
             cached,
             seconds_of_run: known().filter_map(of_run).reduce(f64::max),
@@ -577,9 +577,15 @@ fn plan_text(blame: &Blame, cost: &Cost) -> String {
         None => counted(runs, "run"),
     };
     text += &format!(
-        "\nOne clear cause: some {}. Noise and more causes take more.\nAt most: {} (--max-runs).\n",
+        "\nOne clear cause: about {}, where runs vary by a tenth of the margin. Noise and more causes take more.\nAt most: {} \
+         (--max-runs){}.\n",
         takes(cost.usual),
-        takes(cost.most)
+        takes(cost.most),
+        if cost.usual > cost.most {
+            ", which will probably not do"
+        } else {
+            ""
+        }
     );
     if cost.cached > 0 {
         let runs = counted(cost.cached, "run");

@@ -107,7 +107,7 @@ pub(super) fn label_value(name: &str, value: &Value) -> Result<Value, &'static s
     } else if form.is_f64() {
         value.as_f64().map(Value::from).ok_or("a number")
     } else {
-        let count = value.as_u64().filter(|count| *count > 0);
+        let count = value.as_u64().filter(|count| *count > 0 || name == "seed");
         count.map(Value::from).ok_or("a whole number above 0")
     }
 }

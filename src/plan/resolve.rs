@@ -519,7 +519,12 @@ fn unwritten(r: &SettingsReader, job: &Job, recipe: &Recipe) -> Vec<&'static str
     let others = [optimizer, data, micro].into_iter().flatten().copied();
     let names = names.chain(others);
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let words: BTreeSet<&str> = command.split(|c| !is_word(c)).collect();
+    // Only a place hands a setting over; the same word outside is the script's.
+    let places = command.split("{{").skip(1);
+    let places = places.filter_map(|rest| Some(rest.split_once("}}")?.0));
+    let words: BTreeSet<&str> = places
+        .flat_map(|place| place.split(|c| !is_word(c)))
+        .collect();
     match is_own(recipe) {
         true => names.filter(|name| !words.contains(name)).collect(),
         false => Vec::new(),

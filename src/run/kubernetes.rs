@@ -9,10 +9,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -51,6 +48,9 @@ const LONGEST: usize = 57;
 /// Within which time a kubelet notices that a process has ended, and how often one looks.
 const NOTICED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a cluster that has shown its Jobs may refuse to: an API server that comes up again refuses everybody for a moment.
+const FORBIDDEN: Duration = Duration::from_secs(30 * 60);
 
 /// What chooses the cluster in a command of kubectl.
 fn words_of(target: &Target) -> Vec<String> {
@@ -123,8 +123,8 @@ pub(crate) fn owner(runs: &Path) -> Result<String> {
 pub struct Kubernetes {
     /// Jobs and their pods.
     commands: Commands<Vec<Value>>,
-    /// The caller was shown Jobs.
-    answered: Arc<AtomicBool>,
+    /// When the caller was last shown Jobs, by the words that choose the cluster.
+    answered: Arc<Mutex<BTreeMap<Vec<String>, Instant>>>,
 }
 
 impl Kubernetes {
@@ -136,8 +136,11 @@ impl Kubernetes {
         }
     }
 
-    fn has_answered(&self) -> bool {
-        self.answered.load(Ordering::Relaxed)
+    /// Was the caller shown Jobs there not long ago?
+    fn has_answered(&self, target: &Target) -> bool {
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = answered.get(&words_of(target));
+        last.is_some_and(|last| last.elapsed() < FORBIDDEN)
     }
 
     /// What kubectl printed.
@@ -187,7 +190,8 @@ impl Kubernetes {
         let words = ["get", "jobs,pods", &selector, "--output=json"];
         let list = || self.items(target, &words);
         let listed = self.commands.listed(key, age, list)?;
-        self.answered.store(true, Ordering::Relaxed);
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.insert(words_of(target), Instant::now());
         Ok(listed)
     }
 
@@ -279,7 +283,11 @@ impl System for Kubernetes {
             Ok(false) => None,
             // Somebody who may not look makes nothing either; a cluster that has let the caller look before is coming up again,
             // or a token has run out.
-            Err(why) if !why.is_passing && tprimat.is_some() && !self.has_answered() => Some(why),
+            Err(why)
+                if !why.is_passing && tprimat.is_some() && !self.has_answered(target_of(spec)) =>
+            {
+                Some(why)
+            }
             Err(why) => return Err(waits(&why)),
         };
         let refused = |why: &SystemError| {
@@ -316,7 +324,7 @@ impl System for Kubernetes {
             Ok(false)
                 if !why.is_passing
                     && !why.said.contains("exceeded quota")
-                    && !why.said.contains("Unauthorized") =>
+                    && !(why.said.contains("Unauthorized") && self.has_answered(target)) =>
             {
                 refused(&why)
             }

@@ -28,7 +28,7 @@ pub enum Said {
 }
 
 /// What is printed when a process begins, by trainers and their launchers.
-const BEGINS: [&str; 20] = [
+const BEGINS: [&str; 19] = [
     "Training starts at step ",
     "***** Running training *****",
     "will start from random",
@@ -48,7 +48,6 @@ const BEGINS: [&str; 20] = [
     "*** JOB ",
     "*** STEP ",
     // A process has died: a step that follows is another one's.
-    "srun: error: ",
     "closing signal SIG",
 ];
 /// Words of lines that may say so, or may not.
@@ -59,7 +58,7 @@ const MAY_BEGIN: [&str; 7] = [
     "estor",
     "ontinuing",
     "oad",
-    "ttempt",
+    "srun: error: ",
 ];
 
 static FINDER: LazyLock<AhoCorasick> =
@@ -70,7 +69,7 @@ static NUMBERED: Pattern = Pattern::new(
     r"(?i)\b(?:resum|restor|continu|load)\w*\b.{0,300}?\b(?:step|iteration|iter)s?[ =:_-]{0,3}([0-9][0-9,]*)",
 );
 static AGAIN: Pattern = Pattern::new(
-    r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b|^\W*attempt\W*[0-9]+\W*$",
+    r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b|srun: error: .*(?:Exited with|Killed|Out Of Memory|Terminated|Aborted|Segmentation)",
 );
 
 /// Does a line that states no step say that a process begins?
@@ -122,6 +121,8 @@ pub struct Processes {
     back: Back,
     /// The steps of a run that has begun anew since.
     before: Vec<Step>,
+    /// The line with which it did so.
+    anew: u64,
     /// Lines were another rank's copies.
     has_copies: bool,
     copies_told: bool,
@@ -152,7 +153,7 @@ const MOST_BACK: usize = 4096;
 const LEAST_BACK: usize = 3;
 /// A step that takes this many times as long as it took before was the first one of a process.
 const SLOW_START: f64 = 1.5;
-/// A log that stood still for this many times its usual pace before a step that is known is another process's then.
+/// A log that stood still for this many times its usual pace before a step that is known goes on with another process.
 const STILL: f64 = 10.0;
 /// Steps that differ by this factor from those before are no other rank's.
 const OTHER_PACE: f64 = 1.25;
@@ -306,9 +307,10 @@ impl Builder {
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let may_be_copy = self.processes.has_copies || self.is_of_one(first);
         let is_copy = begun.is_none() && may_be_copy && self.is_copy(&lines);
-        // One rank ends a step with the others, and not long after they have gone on.
-        let is_later =
-            !self.processes.has_copies && (self.is_slow(first) || self.is_long_after(first));
+        // A rank ends a step when the others do, and says the same of it.
+        let is_later = !self.processes.has_copies
+            && (self.is_slow(first) && self.trace.steps.len() > LEAST_BACK
+                || self.is_long_after(first));
         let is_few = lines.len() < LEAST_BACK && !is_later;
         let is_rank = is_copy || begun.is_none() && (is_few || is_behind);
         // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
@@ -388,9 +390,14 @@ impl Builder {
         times.is_some_and(|(then, now)| now > SLOW_START * then)
     }
 
-    /// By the dates of the lines, did the log stand still before this step for the time of many steps?
+    /// By the dates of the lines, did the log stand still for the time of many steps before this one, of which it says something else
+    /// than before?
     fn is_long_after(&self, first: &Step) -> bool {
         let steps = &self.trace.steps;
+        let known = self.known(first.step);
+        if known.is_some_and(|known| !differs(known, first)) {
+            return false;
+        }
         let ends = || steps.iter().filter_map(|step| step.ended_at);
         let (Some(began), Some(newest), Some(now)) = (ends().next(), ends().last(), first.ended_at)
         else {
@@ -469,6 +476,7 @@ impl Builder {
         self.processes.newest = None;
         if is_anew {
             self.choose_beginning();
+            self.processes.anew = line;
             self.processes.before = std::mem::take(&mut self.trace.steps);
         }
     }
@@ -491,33 +499,27 @@ impl Builder {
         if let (Some(a), Some(b)) = (pace(&before), pace(&self.trace.steps))
             && (a / b).ln().abs() > SAME_PACE
         {
-            let line = self
-                .trace
-                .processes
-                .last()
-                .map_or(0, |process| process.line);
             let why = format!(
                 "it begins with step {} again, and goes at another pace",
                 before[0].step
             );
             self.trace.steps = before;
-            return self.second_run(line, &why);
+            return self.second_run(self.processes.anew, &why);
         }
         // Two that came to the same end, step for step, have both been run to it.
         let ends = [&before, &self.trace.steps].map(|steps| steps.last().map(|step| step.step));
-        if ends[0] == ends[1] && before.len() == self.trace.steps.len() && before.len() > LEAST_BACK
+        let asked = self.trace.effective.0.get("train_iters");
+        let is_last = |step: u64| {
+            let asked = asked.and_then(Value::as_u64);
+            asked.is_some_and(|all| step + 1 >= all)
+        };
+        if let [Some(last), Some(again)] = ends
+            && last == again
+            && is_last(last)
         {
-            let line = self
-                .trace
-                .processes
-                .last()
-                .map_or(0, |process| process.line);
-            let last = ends[0].unwrap_or_default();
             self.trace.steps = before;
-            return self.second_run(
-                line,
-                &format!("it begins anew, and ends with step {last} as the first one does"),
-            );
+            let why = format!("it begins anew, and ends with step {last} as the first one does");
+            return self.second_run(self.processes.anew, &why);
         }
         if before.len() > self.trace.steps.len() {
             self.trace.steps = before;

@@ -183,7 +183,7 @@ fn sentence(blame: &Blame) -> String {
             share(&one.effect, total)
         ),
         (Answer::Found, all) => format!(
-            "{}. {} causes make it, together:",
+            "{}. {} causes make it:",
             takes.unwrap_or_default(),
             all.len()
         ),
@@ -205,7 +205,12 @@ fn sentence(blame: &Blame) -> String {
                     named(blame, &[*one])
                 ),
                 all => format!(
-                    " A cause is among these {}, which were not told apart: {}.",
+                    " Whether {} cause is among these {} is open: {}.",
+                    if blame.causes.is_empty() {
+                        "a"
+                    } else {
+                        "a further"
+                    },
                     all.len(),
                     named(blame, all)
                 ),
@@ -306,7 +311,7 @@ fn notes(blame: &Blame) -> Vec<String> {
             alone.replace("they were", "it was")
         )),
         all => notes.push(format!(
-            "{} differences make less than {margin} % together{alone}: {}.",
+            "{} differences each make less than {margin} %{alone}: {}.",
             all.len(),
             few(&all
                 .iter()

@@ -207,7 +207,9 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
         return format!("{takes} under the profiler {both}: {told}.");
     };
     let costs = format!("{} and {} ms", signed(cost_a), signed(cost_b));
-    let smallest = changes.last().map_or(0.0, |change| change.more.abs());
+    let smallest = changes
+        .last()
+        .map_or(f64::INFINITY, |change| change.more.abs());
     if cost_a.abs().max(cost_b.abs()) < smallest {
         return format!("{takes} {both}: {told}; profiled, the two took {costs} more.");
     }
@@ -335,7 +337,7 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     if of.hidden_exchange_seconds > 0.0 {
         notes.push(format!(
             "{name}: {} ms of exchange a step are hidden behind what computes, and no time of the step; kernels that share the \
-             device with it take longer than alone",
+             device with it may take longer than alone",
             milliseconds(of.hidden_exchange_seconds)
         ));
     }

@@ -298,7 +298,8 @@ impl Rounds<'_> {
     /// The next run of each arm; none where the budget does not allow those that are missing.
     fn build(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Run>>> {
         let opened = arms.iter().map(|arm| self.open(arm));
-        let opened: Vec<Session> = opened.collect::<Result<_>>()?;
+        let mut opened: Vec<Session> = opened.collect::<Result<_>>()?;
+        self.skip_old_runs(arms, &mut opened)?;
         let (mut missing, mut hours) = (0, 0.0);
         for session in &opened {
             let engine = session.planner(&overrides());
@@ -327,6 +328,25 @@ impl Rounds<'_> {
         made.map(|(arm, session)| self.run(arm, session))
             .collect::<Result<_>>()
             .map(Some)
+    }
+
+    /// A run that the cache has is no round with one that is still to be made: then each arm takes its next run that is not there.
+    fn skip_old_runs(&mut self, arms: &[&Arm], opened: &mut [Session]) -> Result<()> {
+        let state = |session: &Session| -> Result<State> {
+            let statuses = session.planner(&overrides()).evaluate_all()?;
+            Ok(statuses.get(last_train(session)).state)
+        };
+        let states: Vec<State> = opened.iter().map(state).collect::<Result<_>>()?;
+        if !states.contains(&State::Stale) {
+            return Ok(());
+        }
+        for (arm, session) in arms.iter().zip(opened) {
+            while state(session)? == State::Fresh {
+                *self.rounds.entry((*arm).clone()).or_default() += 1;
+                *session = self.open(arm)?;
+            }
+        }
+        Ok(())
     }
 
     /// The last repeat of the only cell of a session.

@@ -268,8 +268,24 @@ fn as_json(pair: &Decided) -> Value {
     })
 }
 
-/// How many repeats of a cell, from the first on, are there.
-fn measured(session: &Session) -> Result<PerCell<u32>> {
+/// How many repeats of a cell, from the first on, are there; also beyond those that the matrix asks for, as `blame` or a larger
+/// `--repeats` left them.
+fn measured(session: &mut Session) -> Result<PerCell<u32>> {
+    loop {
+        let there = measured_of_plan(session)?;
+        let is_whole = |cell: CellId| there[cell] == session.plan.cells[cell].repeats;
+        if !there.ids().any(|cell| there[cell] > 0 && is_whole(cell)) {
+            return Ok(there);
+        }
+        let more = there.map(|cell| match is_whole(cell) {
+            true => 2 * there[cell].max(1),
+            false => session.plan.cells[cell].repeats,
+        });
+        session.set_repeats(&more)?;
+    }
+}
+
+fn measured_of_plan(session: &Session) -> Result<PerCell<u32>> {
     let engine = session.engine(&Overrides::default());
     let statuses = engine.evaluate_all()?;
     Ok(session.plan.cells.map(|cell| {
@@ -345,14 +361,14 @@ pub fn plan_first(
     Ok(Some(all_rounds(&goal, round.cells.len(), most, &prices)))
 }
 
-/// What the rounds take in the usual case, and at most. `prices`: those of the first one, of so many runs.
+/// What the rounds take in the usual case, and at most. `prices`: those of what the first one has to run.
 fn all_rounds(goal: &Ratios, of_round: usize, most: usize, prices: &Prices) -> String {
     let is_known = prices
         .cells
         .iter()
         .all(|cell| cell.basis.is_some_and(|basis| basis != Basis::Model));
     let takes = |runs: usize| {
-        let share = runs as f64 / of_round as f64;
+        let share = runs as f64 / prices.runs().max(1) as f64;
         let seconds = prices.seconds().filter(|_| is_known);
         let time = seconds.map(|of| format!(", about {}", plan::duration(of * share)));
         let hours = prices.gpu_hours().filter(|_| is_known);
@@ -378,12 +394,24 @@ fn all_rounds(goal: &Ratios, of_round: usize, most: usize, prices: &Prices) -> S
         ),
         None => {
             let [same, differ] = figures::usual_rounds(goal.margin, goal.family);
+            let of = |rounds: Option<usize>| {
+                let rounds = rounds.filter(|rounds| rounds * of_round <= most);
+                rounds.map_or_else(
+                    || "more than may be made".to_owned(),
+                    |rounds| {
+                        format!(
+                            "about {} ({})",
+                            counted(rounds, "round"),
+                            takes(rounds * of_round)
+                        )
+                    },
+                )
+            };
             format!(
-                "of runs that vary by 1 %, about {} where speeds differ by twice {} ({}), and {same} where they are the same ({})",
-                counted(differ, "round"),
+                "of runs that vary by 1 %, {} where speeds differ by twice {}, and {} where they are the same",
+                of(differ),
                 percent(goal.margin),
-                takes((differ * of_round).min(most)),
-                takes((same * of_round).min(most))
+                of(same)
             )
         }
     };
@@ -413,7 +441,7 @@ pub(super) fn build(globals: &Globals, args: &BuildArgs, goal: &mut dyn Goal) ->
         if profile::asked(&session.plan).is_some() {
             profile::refuse_measuring(&args)?;
         }
-        let there = measured(&session)?;
+        let there = measured(&mut session)?;
         let begun = &*first.get_or_insert_with(|| there.clone());
         if let Some((before, round)) = &last {
             let cells = round.cells.iter().copied();

@@ -54,12 +54,11 @@ fn words_that_begin_a_process() {
         ),
         ("***** Running training *****", Some(Said::Begins)),
         ("Resuming training from out", Some(Said::Begins)),
-        ("=== attempt 2 ===", Some(Said::Begins)),
         (
             "srun: error: node3: task 0: Out Of Memory",
             Some(Said::Begins),
         ),
-        ("download failed, attempt 2 of 5", None),
+        ("srun: error: slurm_receive_msgs: Socket timed out", None),
         ("restarting data loader workers", None),
         ("saving checkpoint at iteration 50 to /ckpt", None),
         ("loaded 400 examples in step 3", None),

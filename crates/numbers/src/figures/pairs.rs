@@ -166,9 +166,9 @@ pub fn decided(comparison: &Comparison, margin: f64) -> (Vec<Decided>, usize) {
 }
 
 /// About how many rounds two cells take whose runs vary by 1 %: where their speeds are the same, and where they
-/// differ by twice the margin. `family`: how many pairs of cells are judged together.
+/// differ by twice the margin; `None`: a thousand would not do. `family`: how many pairs of cells are judged together.
 #[must_use]
-pub fn usual_rounds(margin: f64, family: usize) -> [usize; 2] {
+pub fn usual_rounds(margin: f64, family: usize) -> [Option<usize>; 2] {
     /// The spread of a pair's logarithm.
     const SD: f64 = 0.01 * std::f64::consts::SQRT_2;
     let level = (1.0 - CONFIDENCE) / family.max(1) as f64;
@@ -181,9 +181,7 @@ pub fn usual_rounds(margin: f64, family: usize) -> [usize; 2] {
                 Decision::Undecided { .. }
             )
         };
-        (2..logs.len())
-            .find(|pairs| !is_open(pairs))
-            .unwrap_or(logs.len())
+        (2..logs.len()).find(|pairs| !is_open(pairs))
     })
 }
 

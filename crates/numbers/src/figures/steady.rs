@@ -421,17 +421,17 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
 fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
     let mut found = changes(times, half(timed));
     // Steps that are quicker from a restart on are another level: a warm-up is no more than a part of its process. A process that
-    // died young had not come out of its own. So are steps of another batch: a ramp is no warm-up of the device.
+    // died young had not come out of its own.
     let process = |t: &Timed<'_>| t.step.process;
     let first = timed.iter().position(|t| process(t) != process(&timed[0]));
     let is_level = |first: &usize| {
         *first >= LEAST_ENTRIES && (*first..first + AT_RESTART).contains(&found.cut)
     };
-    let ramp = timed.iter().position(|t| t.tokens != timed[0].tokens);
-    let is_ramp = |first: &usize| *first >= LEAST_ENTRIES && *first <= found.cut;
-    if let Some(first) = first.filter(is_level).or(ramp.filter(is_ramp)) {
+    if let Some(first) = first.filter(is_level) {
         found.cut = changes(&times[..first], half(&timed[..first])).cut;
         found.shifts.insert(0, first);
+    } else if is_ramp(times, timed, found.cut) {
+        found.cut = 0;
     }
     let (before, after) = times.split_at(found.cut);
     let ratio = quantile(after, 0.5).zip(quantile(before, 0.5));
@@ -440,6 +440,20 @@ fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
         found.cut = 0;
     }
     found
+}
+
+/// Does the level change at `cut` only because the batch or the length grows? Among the steps of one size there is then no such
+/// change.
+fn is_ramp(times: &[f64], timed: &[Timed<'_>], cut: usize) -> bool {
+    let Some(size) = timed.get(cut).map(|t| t.tokens) else {
+        return false;
+    };
+    let is_other = |t: &Timed<'_>| t.tokens != size;
+    let before = timed[..cut].iter().rposition(is_other);
+    let from = before.map_or(0, |at| at + 1);
+    let to = timed[cut..].iter().position(is_other);
+    let to = to.map_or(timed.len(), |at| cut + at);
+    from >= LEAST_ENTRIES && changes(&times[from..to], half(&timed[from..to])).cut == 0
 }
 
 /// Where the step time of a run that is too short for its warm-up to be told becomes longer for good. Where

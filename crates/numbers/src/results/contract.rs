@@ -292,7 +292,9 @@ fn beside<'a>(
     b: &'a Contract,
 ) -> impl Iterator<Item = (&'a ContractField, Option<&'a ContractField>)> {
     let mut next = 0;
-    a.0.iter().map(move |field| {
+    // A default that nobody wrote says nothing of the other run.
+    let is_default = |field: &ContractField| field.source == Source::Default;
+    a.0.iter().filter_map(move |field| {
         let is_it = |other: &ContractField| other.field == field.field;
         let at = if b.0.get(next).is_some_and(is_it) {
             Some(next)
@@ -300,7 +302,13 @@ fn beside<'a>(
             b.0.iter().position(is_it)
         };
         next = at.map_or(next, |at| at + 1);
-        (field, at.map(|at| &b.0[at]))
+        let other = at.map(|at| &b.0[at]);
+        match (is_default(field), other) {
+            (true, None) => None,
+            (true, Some(other)) if !is_default(other) => None,
+            (false, Some(other)) if is_default(other) => Some((field, None)),
+            _ => Some((field, other)),
+        }
     })
 }
 

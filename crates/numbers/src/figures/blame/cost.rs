@@ -31,7 +31,7 @@ pub fn least_rounds(n: usize) -> usize {
 /// times that vary as little as most trainers' do.
 #[must_use]
 pub fn usual_runs(n: usize, is_series: bool, margin: f64) -> usize {
-    /// So many places are tried.
+    /// Places that are tried at most.
     const PLACES: usize = 8;
     let limits = Limits {
         margin,

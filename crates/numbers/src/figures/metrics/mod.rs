@@ -315,7 +315,7 @@ fn total_rate(of: &Subject) -> Computed {
     Ok((rate * gpus as f64, basis))
 }
 
-/// Days in which this cell's devices train on `trillions` × 10¹² tokens, if they run all the time at
+/// Days in which this cell's devices train on 10¹² tokens, if they run all the time at
 /// the measured rate.
 fn days(of: &Subject) -> Computed {
     let (rate, gpus) = of.rate_and_gpus()?;
