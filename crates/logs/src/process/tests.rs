@@ -327,15 +327,16 @@ fn a_step_that_comes_again_long_after_is_of_another_process() {
 
 #[test]
 fn two_beginnings_that_came_to_one_end_are_two_runs() {
-    let log = lines(0, 1..=30) + &lines(400, 1..=30);
+    let of_30 = |log: String| log.replace("/ 200", "/ 30");
+    let log = of_30(lines(0, 1..=30) + &lines(400, 1..=30));
     let trace = parse_any(log.as_bytes());
     assert!(
         trace.anomalies.iter().any(|a| a.kind == SECOND_RUN),
         "{:?}",
         trace.anomalies
     );
-    // One that died on its way is a beginning.
-    let log = lines(0, 1..=20) + &lines(400, 1..=30);
+    // One that died on its way is a beginning, and so are two that died at one step.
+    let log = of_30(lines(0, 1..=20) + &lines(400, 1..=30));
     let trace = parse_any(log.as_bytes());
     assert!(
         trace.anomalies.iter().all(|a| a.kind != SECOND_RUN),
@@ -343,4 +344,8 @@ fn two_beginnings_that_came_to_one_end_are_two_runs() {
         trace.anomalies
     );
     assert_eq!(trace.steps.len(), 30);
+    let dies = lines(0, 1..=20) + "srun: error: node3: task 0: Out Of Memory\n";
+    let log = of_30(dies.clone() + &dies + &lines(900, 1..=30));
+    let trace = parse_any(log.as_bytes());
+    assert_eq!(trace.steps.len(), 30, "{:?}", trace.anomalies);
 }

@@ -239,6 +239,14 @@ fn a_ramp_of_the_batch_is_no_warm_up() {
     }
     let steady = summary(result, 0).repeats[0].steady.clone().unwrap();
     assert_eq!((steady.steps, steady.cut.unwrap().dropped_steps), (60, 0));
+    // One odd batch before the end of a warm-up is no ramp.
+    let mut result = run(&[noisy(2.0, 40), noisy(1.0, 110)].concat());
+    result.workload.tokens_vary = true;
+    for step in &mut result.trace.steps {
+        step.tokens = Some(if step.step == 20 { 4064 } else { 4096 });
+    }
+    let steady = summary(result, 0).repeats[0].steady.clone().unwrap();
+    assert!((38..=42).contains(&steady.cut.unwrap().dropped_steps));
 }
 
 /// In a run of half a second a few slow steps near the end are noise, where as many again are not slow.
