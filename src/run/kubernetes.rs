@@ -314,6 +314,10 @@ impl System for Kubernetes {
         // the Secret in an annotation. It takes input whose first character is a brace for JSON, hence the
         // dashes before it.
         let input = format!("---\n{secret}\n---\n{}", target.manifest);
+        let passes = |why: &SystemError| {
+            let is_known = || why.said.contains("Unauthorized") && self.has_answered(target);
+            why.is_passing || why.said.contains("exceeded quota") || is_known()
+        };
         let why = match self.kubectl(target, &["create", "--filename=-"], &input) {
             Ok(_) => return Ok(Submission::Job(name)),
             Err(why) => why,
@@ -321,13 +325,7 @@ impl System for Kubernetes {
         // The Secret may be there from a submission that was cut off, and the Job be new.
         match there() {
             Ok(true) => Ok(Submission::Job(name)),
-            Ok(false)
-                if !why.is_passing
-                    && !why.said.contains("exceeded quota")
-                    && !(why.said.contains("Unauthorized") && self.has_answered(target)) =>
-            {
-                refused(&why)
-            }
+            Ok(false) if !passes(&why) => refused(&why),
             Ok(false) | Err(_) => Err(waits(&why)),
         }
     }

@@ -399,7 +399,8 @@ impl Builder {
             return false;
         }
         let ends = || steps.iter().filter_map(|step| step.ended_at);
-        let (Some(began), Some(newest), Some(now)) = (ends().next(), ends().last(), first.ended_at)
+        let (Some(began), Some(newest), Some(now)) =
+            (ends().next(), ends().next_back(), first.ended_at)
         else {
             return false;
         };
