@@ -529,9 +529,9 @@ struct Cost {
     usual: usize,
     most: usize,
     cached: usize,
-    /// Of the longest of the two cells, where that is known.
+    /// How long a run of the slower cell takes, where one of them has run.
     seconds_of_run: Option<f64>,
-    /// Of a run, where it is made on GPUs and known.
+    /// GPU-hours that one run takes; absent on a CPU, and where neither cell has run.
     gpu_hours_of_run: Option<f64>,
 }
 

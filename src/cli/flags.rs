@@ -233,7 +233,7 @@ pub struct Compared {
     /// Compare all imported cells, and no others [default where no cell of the matrix is measured]
     #[arg(long, conflicts_with = "names")]
     pub imported: bool,
-    /// Of the imports, those of a folder that was named in place of cells.
+    /// Only these imported cells are compared: those of a folder that was named in place of cells.
     #[arg(skip)]
     pub of_folder: Option<BTreeSet<String>>,
 }

@@ -298,7 +298,7 @@ fn notes(blame: &Blame) -> Vec<String> {
     let margin = percent(blame.margin);
     // Where nothing acts, that is the answer.
     let is_told = matches!(blame.answer, Answer::Found | Answer::Undecided);
-    // Of an undecided search two that act together may still be among them.
+    // While a search is undecided, two differences that only act together may still count as cleared.
     let alone = match blame.answer {
         Answer::Undecided => ", as far as they were measured",
         _ => "",

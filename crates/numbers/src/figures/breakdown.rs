@@ -195,7 +195,7 @@ impl Breakdown {
     }
 }
 
-/// Of each part and kernel: the microseconds that it ran, and how often it was launched.
+/// For each kernel of each part: how many microseconds it ran, and how often it was launched.
 type Kernels = BTreeMap<(StepPart, usize), (f64, f64)>;
 
 /// The ends of what ran in a window.

@@ -66,8 +66,8 @@ fn said<'c>(candidate: &'c Candidate<'_>) -> [Option<&'c Value>; OF_LOSSES.len()
     })
 }
 
-/// The step numbers and losses of the first run that counts, the losses as bits; none where the curve is too
-/// short, or has too few different values, to be told from another cell's.
+/// The step numbers and losses of the first run that counts, the losses as bits. None where the curve is short or hardly changes, for
+/// then two trainings may agree by chance.
 fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
     let mut counted = candidate.summary.repeats.iter();
     let first = counted.find(|repeat| repeat.status == RepeatStatus::Ok)?;
@@ -82,7 +82,8 @@ fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
 /// Below this learning rate, losses may be the same in all digits that a trainer prints.
 const SMALL_RATE: f64 = 1e-5;
 
-/// Is one of two learning rates large enough to change losses within so many steps, and is its warm-up over by half of them?
+/// Would two different learning rates show in the losses of that many steps? One of them must be large enough, and its warm-up be over
+/// after half of the steps.
 fn shows_soon(both: &[&Candidate<'_>; 2], steps: usize) -> bool {
     let rate = |of: &&Candidate<'_>| of.contract.get("learning_rate").and_then(Value::as_f64);
     let warm_up = |of: &&Candidate<'_>| of.contract.count("warmup_steps").unwrap_or(0);

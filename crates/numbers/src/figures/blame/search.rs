@@ -187,7 +187,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
         })
     }
 
-    /// Of each pair of arms that was measured for a question what is known of it now.
+    /// Each pair of configurations that a question compared, with the difference as it is known now.
     fn measured(&self) -> Vec<Measured> {
         let mut seen = std::collections::BTreeSet::new();
         let mut all = Vec::new();
