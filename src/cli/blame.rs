@@ -24,7 +24,7 @@ use super::{
 use crate::{
     cache::TaskKind,
     error::{Error, Result, exit},
-    execute::{self, Basis, CellPrice, Interrupts, Prices, Runs},
+    execute::{self, Basis, CellPrice, EventSink, Interrupts, Prices, Runs},
     figures::{
         ChangedSetting, Measurement,
         blame::{Answer, Arm, Blame, FailedArm, Limits, bisect, search, usual_runs},
@@ -128,24 +128,6 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         None => starts(&session, ids, n)?,
     };
     blame.fails.clone_from(&asked.broken);
-    if args.dry_run {
-        let prices = prices(&session, &ids);
-        let cached = starts.values().map(Vec::len).sum();
-        let cost = Cost::of(&asked, args, &prices, cached);
-        let value = json!({
-            "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
-            "varied_by": blame.varied_by, "prices": prices.cells, "runs": cost.usual, "most_runs": cost.most,
-            "seconds_of_run": cost.seconds_of_run, "gpu_hours_of_run": cost.gpu_hours_of_run, "fails": blame.fails,
-        });
-        answer(globals, "blame_plan", &value, || plan_text(&blame, &cost))?;
-        return Ok(exit::OK);
-    }
-    project::say_notes(plan);
-    let _in_use = session.cache.use_it();
-    let events = rounds::events();
-    if session.cache.ensure_writable().is_ok() {
-        execute::sweep_up(&session.cache, &train_host(&session)?, &events);
-    }
     let mut rounds = Rounds {
         session: &session,
         inputs: &prepared.inputs.files,
@@ -153,7 +135,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         request: session.request.clone(),
         cells: asked.cells,
         differences: &asked.differences,
-        events,
+        events: EventSink::default(),
         interrupts,
         max_runs: args.max_runs,
         max_gpu_hours: args.max_gpu_hours.unwrap_or(f64::INFINITY),
@@ -167,6 +149,28 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         runs: 0,
         gpu_hours: 0.0,
     };
+    if args.dry_run {
+        let prices = prices(&session, &ids);
+        let cached = match asked.same {
+            // Work trees and environments are made for runs alone.
+            Some(_) => 0,
+            None => rounds.cached(&Arm::new())? + rounds.cached(&(0..n).collect())?,
+        };
+        let cost = Cost::of(&asked, args, &prices, cached);
+        let value = json!({
+            "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
+            "varied_by": blame.varied_by, "prices": prices.cells, "runs": cost.usual, "most_runs": cost.most,
+            "seconds_of_run": cost.seconds_of_run, "gpu_hours_of_run": cost.gpu_hours_of_run, "fails": blame.fails,
+        });
+        answer(globals, "blame_plan", &value, || plan_text(&blame, &cost))?;
+        return Ok(exit::OK);
+    }
+    project::say_notes(plan);
+    let _in_use = session.cache.use_it();
+    rounds.events = rounds::events();
+    if session.cache.ensure_writable().is_ok() {
+        execute::sweep_up(&session.cache, &train_host(&session)?, &rounds.events);
+    }
     let limits = Limits {
         margin: args.decide,
         rounds: ROUNDS,

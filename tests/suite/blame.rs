@@ -63,6 +63,11 @@ fn the_guilty_one_is_found_among_others_and_no_run_is_made_twice() {
     let plan = project.json(&["blame", A, B, "-n"]);
     assert_eq!(plan["differences"].as_array().unwrap().len(), 3);
     project.run(&["build"]).ends_with(0);
+    // Runs with other numbers than those of the other cell that were made at the same time.
+    let more = ["build", "--only", B, "--repeats", "4"];
+    project.run(&more).ends_with(0);
+    let cached = || project.json(&["blame", A, B, "-n"])["cached_runs"].clone();
+    assert_eq!(cached(), 5);
     let runs_in_tables = || -> Vec<Value> {
         let rows = project.json(&["compare"])["rows"]
             .as_array()

@@ -112,12 +112,18 @@ fn questions(blame: &Blame) -> Sheet {
             PairTold::Fails => ("does not run", Ink::Plain),
         };
         let word = |text: Option<String>| text.map_or_else(Word::missing, Word::plain);
+        // With bounds it is what the sentence and the causes say, by all rounds that tell something of it.
+        let takes = of.effect.map(|effect| effect.value).or(of.so_far);
+        let told = match (of.rounds, of.effect) {
+            (0, Some(_)) => format!("{told} (by the other rows)"),
+            _ => told.to_owned(),
+        };
         vec![
             Word::plain(of.question.to_string()),
             Word::plain(arm(&of.from, n)),
             Word::plain(arm(&of.to, n)),
             Word::plain(of.rounds.to_string()),
-            word(of.so_far.map(|value| format!("{} %", side(value)))),
+            word(takes.map(|value| format!("{} %", side(value)))),
             word(of.effect.as_ref().map(bounds)),
             Word::inked(told, ink),
         ]

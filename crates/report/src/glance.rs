@@ -167,7 +167,7 @@ fn absent(out: &mut Text<'_>, cells: &[AbsentCell]) {
         out.item(
             "  ",
             Ink::Dim,
-            &format!("no figures: {left} more cells, for other reasons"),
+            &format!("no figures: {left} more cells, for other reasons; `tprimat list` names them"),
         );
     }
     if !cells.is_empty() {

@@ -71,6 +71,10 @@ struct Run {
     host: String,
     started_at: f64,
     ended_at: f64,
+    /// The matrix asks for this repeat, so that its runs may have been made in any order.
+    is_of_matrix: bool,
+    /// That of `build --decide`.
+    round: Option<u64>,
 }
 
 /// Runs with a longer pause between them are no round, unless the runs themselves take longer.
@@ -161,6 +165,12 @@ pub fn last_train(session: &Session) -> TaskId {
     session.dag.node(TaskKind::Train, cell, repeat)
 }
 
+/// That of the last repeat of the only cell.
+fn state(session: &Session) -> Result<State> {
+    let statuses = session.planner(&overrides()).evaluate_all()?;
+    Ok(statuses.get(last_train(session)).state)
+}
+
 impl Rounds<'_> {
     /// One run of each arm; none once the budget is spent.
     pub fn measure(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Outcome>>> {
@@ -184,21 +194,29 @@ impl Rounds<'_> {
                 return Ok(None);
             };
             let is_round = self.is_in_turns(&runs, &made);
+            // A run that was never started is not passed over: no later one would be started either.
+            let is_kept = self.runs == before && made.iter().all(|run| run.started_at.is_finite());
+            let earliest = made
+                .iter()
+                .map(|run| run.started_at)
+                .fold(f64::INFINITY, f64::min);
+            // Runs that the cache has pair by time and not by number: one arm may have runs of another search, or of the matrix. So
+            // where they make no round, the earliest one alone is passed over, and the others wait for its successor.
+            let passes = |run: &Run| is_round || !is_kept || run.started_at <= earliest;
             for (arm, run) in runs.iter().zip(&mut made) {
                 if !is_round && matches!(run.outcome, Outcome::Time(_)) {
                     run.outcome = Outcome::Lost;
                 }
-                *self.rounds.entry((*arm).clone()).or_default() += 1;
-                self.starts
-                    .entry((*arm).clone())
-                    .or_default()
-                    .push(run.started_at);
+                if passes(run) {
+                    *self.rounds.entry((*arm).clone()).or_default() += 1;
+                    self.starts
+                        .entry((*arm).clone())
+                        .or_default()
+                        .push(run.started_at);
+                }
             }
-            // Runs that the cache has of another search make no round of this one, and the next ones are looked
-            // at. A run that was never started is not passed over: no later one would be started either.
-            let is_passed =
-                |run: &Run| matches!(run.outcome, Outcome::Lost) && run.started_at.is_finite();
-            if self.runs > before || !made.iter().all(is_passed) {
+            let is_lost = made.iter().all(|run| matches!(run.outcome, Outcome::Lost));
+            if !(is_kept && is_lost) {
                 break made;
             }
         };
@@ -246,14 +264,18 @@ impl Rounds<'_> {
     fn open(&mut self, arm: &Arm) -> Result<Session> {
         let mut request = self.request.clone();
         let repeats = self.rounds.get(arm).copied().unwrap_or_default() + 1;
-        request.arms = vec![cell_of(self.differences, self.cells, arm)];
-        request.repeats = Some(repeats);
+        let cell = cell_of(self.differences, self.cells, arm);
+        // A run that the matrix asks for remembers how many it asks for, as one of a build does.
+        request.repeats = Some(repeats.max(cell.repeats));
+        request.arms = vec![cell];
         let (session, inputs) = (self.session, self.inputs);
         let copies = &mut self.copies;
         let request = with_files(request, session, inputs, self.differences, arm, copies)?;
         // Its runs beyond those that the matrix asks for are in no table of the matrix: they were added
         // until a decision on something else.
-        Session::open(request)
+        let mut opened = Session::open(request)?;
+        opened.set_repeats(&vec![repeats].into())?;
+        Ok(opened)
     }
 
     /// Why an arm cannot be measured, where that is known without a run of it.
@@ -330,21 +352,29 @@ impl Rounds<'_> {
             .map(Some)
     }
 
+    /// How many runs of an arm the cache has.
+    pub fn cached(&mut self, arm: &Arm) -> Result<usize> {
+        let before = self.rounds.get(arm).copied().unwrap_or_default();
+        let mut session = self.open(arm)?;
+        self.skip_fresh(arm, &mut session)?;
+        let there = self.rounds.get(arm).copied().unwrap_or_default() - before;
+        Ok(there as usize)
+    }
+
     /// A run that the cache has is no round with one that is still to be made: then each arm takes its next run that is not there.
     fn skip_old_runs(&mut self, arms: &[&Arm], opened: &mut [Session]) -> Result<()> {
-        let state = |session: &Session| -> Result<State> {
-            let statuses = session.planner(&overrides()).evaluate_all()?;
-            Ok(statuses.get(last_train(session)).state)
-        };
         let states: Vec<State> = opened.iter().map(state).collect::<Result<_>>()?;
         if !states.contains(&State::Stale) {
             return Ok(());
         }
-        for (arm, session) in arms.iter().zip(opened) {
-            while state(session)? == State::Fresh {
-                *self.rounds.entry((*arm).clone()).or_default() += 1;
-                *session = self.open(arm)?;
-            }
+        let mut each = arms.iter().zip(opened);
+        each.try_for_each(|(arm, session)| self.skip_fresh(arm, session))
+    }
+
+    fn skip_fresh(&mut self, arm: &Arm, session: &mut Session) -> Result<()> {
+        while state(session)? == State::Fresh {
+            *self.rounds.entry(arm.clone()).or_default() += 1;
+            *session = self.open(arm)?;
         }
         Ok(())
     }
@@ -400,6 +430,11 @@ impl Rounds<'_> {
             host: String::new(),
             started_at: time(|attempt| attempt.started_at),
             ended_at: time(|attempt| attempt.ended_at),
+            is_of_matrix: self.is_end(arm)
+                && plan.cells[cell].repeats <= self.cells[usize::from(!arm.is_empty())].repeats,
+            round: status
+                .attempt()
+                .and_then(|attempt| attempt.repeats_planned?.round()),
         };
         let job = plan.prepared(cell).map(Prepared::job);
         let job = job.filter(|job| is_missing && job.vendor != Vendor::Cpu);
@@ -472,9 +507,17 @@ impl Rounds<'_> {
         }
     }
 
-    /// Were these runs made one right after the other on one host? Those that the cache had may have been
-    /// made one arm after the other.
+    /// Were these runs made as a round, one right after the other on one host? Those that the cache had may have been
+    /// made one arm after the other, and each in the round of another.
     fn is_in_turns(&self, arms: &[&Arm], made: &[Run]) -> bool {
+        // A search makes the runs of a round in the order of its arms.
+        let is_in_order = made.is_sorted_by(|one, next| !(one.started_at > next.started_at));
+        let is_of_matrix = made.iter().all(|run| run.is_of_matrix);
+        let first_round = made.first().and_then(|run| run.round);
+        let is_one_round = first_round.is_some() && made.iter().all(|run| run.round == first_round);
+        if !(is_in_order || is_of_matrix || is_one_round) {
+            return false;
+        }
         let mut runs: Vec<&Run> = made
             .iter()
             .filter(|run| run.started_at.is_finite())

@@ -466,7 +466,7 @@ pub(super) fn build(globals: &Globals, args: &BuildArgs, goal: &mut dyn Goal) ->
                     format!("no cell gets more than {most} runs; a larger --repeats goes on")
                 }
                 None => format!(
-                    "each cell got {MOST_RUNS_OF_CELL} more runs; the same command goes on, --repeats N up to N runs a cell"
+                    "no cell gets more than {MOST_RUNS_OF_CELL} new runs; the same command goes on, --repeats N up to N runs a cell"
                 ),
             }),
         };

@@ -31,10 +31,11 @@ pub(super) fn alone_sentence(row: &Row, others: bool) -> String {
     };
     let rate = number(estimate.value);
     let unit = unit(&[row]);
-    let mut parts = vec![format!(
-        "{name} trains {} at {rate} {unit}{interval}",
-        row.model
-    )];
+    let model = match &*row.model {
+        "unknown" => "an unknown model",
+        known => known,
+    };
+    let mut parts = vec![format!("{name} trains {model} at {rate} {unit}{interval}")];
     parts.extend(short_step_times(row, "This rate"));
     let dropped = dropped_words(&row.dropped);
     if !dropped.is_empty() {
