@@ -272,8 +272,10 @@ fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Resul
         .collect();
     // What is so for several frameworks is said once.
     let mut said: IndexMap<(State, String), Vec<&str>> = IndexMap::new();
+    let mut env = host.caller_env.clone();
+    env.remove(host::PYTHONPATH); // no run has that of the caller's shell
     for framework in frameworks {
-        for found in packages(plan, framework, &host.caller_env) {
+        for found in packages(plan, framework, &env) {
             said.entry(found).or_default().push(framework);
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     data,
     error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
-    host::{self, ContainerEngine, ask, last_line, python_packages, which},
+    host::{self, ContainerEngine, PYTHONPATH, ask, last_line, python_packages, which},
     plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
     run::watched_inputs::check_native,
@@ -66,7 +66,13 @@ pub fn preflight(
         }
     }
     if !require.python_modules.is_empty() {
-        match absent_modules(python, &host.caller_env, &require.python_modules, look) {
+        // A run finds modules in the folders that config.yaml names, and in none that the caller's shell does.
+        let mut env = host.caller_env.clone();
+        match prepared.resolved.env.get(PYTHONPATH) {
+            Some(folders) => env.insert(PYTHONPATH.to_owned(), folders.clone()),
+            None => env.remove(PYTHONPATH),
+        };
+        match absent_modules(python, &env, &require.python_modules, look) {
             Err(why) => problems.push(missing(
                 recipe,
                 &format!("a Python (`{}`: {why})", python.display()),
@@ -393,11 +399,12 @@ fn ask_for_modules(
 }
 
 /// What an interpreter needs to find itself and the packages of its user.
-const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
+const ASKED_WITH: [&str; 5] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH", PYTHONPATH];
 /// An interpreter on a network file system may take minutes to start.
 const PATIENCE: Duration = Duration::from_secs(300);
-const ABSENT_MODULES: &str = r#"import sys, json, importlib.util as u
-sys.path = [p for p in sys.path if p]
+const ABSENT_MODULES: &str = r#"import sys, os, json, importlib.util as u
+named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+sys.path = [p for p in named + sys.path if p]
 def is_absent(name):
     try: return u.find_spec(name) is None
     except ImportError: return True

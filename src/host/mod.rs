@@ -17,6 +17,7 @@ pub use gpu_use::{GpuProcess, GpuUse, gpu_use, has_gpu_hardware};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
 pub use python::{
-    PYENV_DIR, absent_modules, editable_packages, followed, package_folders, python_packages, which,
+    PYENV_DIR, PYTHONPATH, absent_modules, editable_packages, followed, package_folders,
+    python_packages, which,
 };
 pub use telemetry::{Sampler, Sampling, sees_all_processes};

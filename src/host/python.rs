@@ -81,7 +81,10 @@ pub fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Vec<Pat
     folders_of(python, env).map_or_else(|_| Vec::new(), |folders| folders.packages)
 }
 
-/// Which of `modules` no folder of the interpreter seems to have, without starting it. A module
+/// The variable with the folders that Python searches first.
+pub const PYTHONPATH: &str = "PYTHONPATH";
+
+/// Which of `modules` no folder of the interpreter, nor of `PYTHONPATH`, seems to have, without starting it. A module
 /// counts as there if a folder has a file or a folder of its name, or if a distribution says that
 /// it installs it, as editable ones do.
 pub fn absent_modules(
@@ -102,6 +105,11 @@ pub fn absent_modules(
         .collect();
     let libraries = libraries.into_iter().chain(library);
     folders.extend(libraries.flat_map(|lib| [lib.join("lib-dynload"), lib]));
+    folders.extend(
+        env.get(PYTHONPATH)
+            .into_iter()
+            .flat_map(std::env::split_paths),
+    );
     let declared: BTreeSet<String> = folders
         .iter()
         .flat_map(|folder| declared_modules(folder))

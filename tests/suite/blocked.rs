@@ -275,7 +275,7 @@ fn environment(project: &Project, name: &str, packages: &[(&str, &str)]) {
 /// locked and launched as such.
 #[test]
 fn every_framework_may_have_a_python_of_its_own() {
-    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "[\"one\", \"two\"]"));
+    let mut project = Project::new(&ONE_RUN.replace("\"cmd\"", "[\"one\", \"two\"]"));
     for id in ["one", "two"] {
         let recipe = RECIPE.replace("id = \"cmd\"", &format!("id = {id:?}"));
         let require = "commands = [\"bash\"]\npython_modules = [\"mod_a\"]\npip = { mod_a = \"a-on-the-index\" }";
@@ -315,6 +315,16 @@ fn every_framework_may_have_a_python_of_its_own() {
         why(&built).contains(needs) && why(&built).contains("1 of 2 selected cells have results"),
         "{built:?}"
     );
+    // It may be in a folder that the run is told of; one that the caller's shell names is not passed on.
+    project.write("folder/mod_a.py", "");
+    let folder = project.path("folder").display().to_string();
+    let named = format!("frameworks.two.env.PYTHONPATH={folder}");
+    let plan = project.run(&["plan", "--set", &named]).ends_with(0);
+    assert!(!plan.stdout.contains(needs), "{}", plan.stdout);
+    project.environment.push(("PYTHONPATH", folder));
+    let plan = project.run(&["plan"]).ends_with(0);
+    assert!(plan.stdout.contains(needs), "{}", plan.stdout);
+    project.environment.clear();
     environment(&project, "envs/two", &[("a", "2.0")]);
     project.run(&["build"]).ends_with(0);
     let lock = project.read("tprimat.lock");
