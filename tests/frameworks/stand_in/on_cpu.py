@@ -244,6 +244,7 @@ class Times:
 def use_gloo():
     """Groups are gloo's, which has neither averages nor a reduce-scatter of one tensor."""
     start, group, reduce_all, wait_for_all = c10d.init_process_group, c10d.new_group, c10d.all_reduce, c10d.barrier
+    exchange = c10d.all_to_all_single
 
     def init_process_group(backend=None, *args, **kwargs):
         kwargs = {name: value for name, value in kwargs.items() if name not in ("device_id", "pg_options")}
@@ -269,6 +270,10 @@ def use_gloo():
         output.copy_(whole.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(output))
         return Done() if async_op else None
 
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
+        splits = (list(map(int, sizes)) if sizes is not None else None for sizes in (output_split_sizes, input_split_sizes))
+        return exchange(output, input, *splits, group, async_op)  # Megatron makes lists of those that lie on a device
+
     def barrier(group=None, async_op=False, device_ids=None):
         return wait_for_all(group, async_op)
 
@@ -284,6 +289,7 @@ def use_gloo():
         "_reduce_scatter_base": reduce_scatter_tensor,
         "_coalescing_manager": coalescing_manager,
         "_make_nccl_premul_sum": Times,
+        "all_to_all_single": all_to_all_single,
         "barrier": barrier,
     }
     for name, function in replaced.items():
