@@ -18,7 +18,7 @@ STOOD_IN = stand_ins.install()
 
 import network
 import torchtitan.train
-from events import Events, dtype_name, runs_out_of_memory, stop, world
+from events import Events, dtype_name, plain_name, runs_out_of_memory, stop, world
 from job import Job
 from network import is_deepseek, is_qwen3
 from torch.distributed.tensor import DTensor
@@ -143,7 +143,7 @@ def in_effect(trainer):
     decayed = max(groups, key=lambda group: group["weight_decay"])
     cuts = training.local_batch_size // config.parallelism.pipeline_parallel_microbatch_size if dims.pp_enabled else 1
     dp, micro_steps = dims.dp_replicate * dims.dp_shard, trainer.gradient_accumulation_steps * cuts
-    names = dict(part.named_parameters())
+    names = {plain_name(name): parameter for name, parameter in part.named_parameters()}
     ep = 1
     # The configuration's, where no layer is dense.
     width = {"ffn_hidden_size": getattr(args, "inter_dim", None) or getattr(args, "hidden_dim", None)}
