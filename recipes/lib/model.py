@@ -26,9 +26,16 @@ ARCHITECTURES = {
     "mixtral": ("Mixtral", False),
     "qwen2_moe": ("Qwen2Moe", True),
     "qwen3_moe": ("Qwen3Moe", False),
+    "deepseek_v2": ("DeepseekV2", False),
+    "deepseek_v3": ("DeepseekV3", False),
+    "gpt_oss": ("GptOss", True),
 }
 # Heads of hidden size / heads, and no other.
 WITHOUT_HEAD_DIM = ("qwen2", "gpt2", "qwen2_moe")
+# Latent attention: heads of qk_nope_head_dim + qk_rope_head_dim.
+DEEPSEEK = ("deepseek_v2", "deepseek_v3")
+# Experts are all that a layer has, of the one width that the config knows.
+ONE_WIDTH = ("mixtral", "gpt_oss")
 
 
 def shape_refusals(job):
@@ -37,29 +44,70 @@ def shape_refusals(job):
     architecture, biased, heads = model["architecture"], model["qkv_bias"], model["num_attention_heads"]
     if architecture not in ARCHITECTURES:
         return [(True, f"architecture {architecture!r}")]
-    is_wide = architecture == "mixtral" and model["ffn_hidden_size"] != model["moe_intermediate_size"]
+    width = model["moe_intermediate_size"]
+    is_wide = architecture in ONE_WIDTH and model["ffn_hidden_size"] != width
     return [
         (biased != ARCHITECTURES[architecture][1], f"{architecture} {'with' if biased else 'without'} QKV bias"),
         (architecture == "gpt2" and model["num_kv_heads"] != heads, "grouped queries in GPT-2"),
         (architecture in WITHOUT_HEAD_DIM and model["head_dim"] * heads != model["hidden_size"], "this head_dim"),
-        (is_wide, "a Mixtral with two widths: ffn_hidden_size must be moe_intermediate_size"),
+        (is_wide, f"a {architecture} with two widths: ffn_hidden_size must be moe_intermediate_size"),
+        *(deepseek_refusals(model) if architecture in DEEPSEEK else []),
+    ]
+
+
+def deepseek_refusals(model):
+    width, shared = model["moe_intermediate_size"], model["shared_expert_intermediate_size"]
+    head = model["qk_nope_head_dim"] + model["qk_rope_head_dim"]
+    return [
+        (model["head_dim"] != head, f"a head_dim that is not qk_nope_head_dim + qk_rope_head_dim = {head}"),
+        (not shared or shared % width, "a shared expert that is not some whole number of experts wide"),
+        (model["num_kv_heads"] != model["num_attention_heads"], "latent attention with grouped queries"),
+        (bool(model["num_nextn_predict_layers"]), "layers that predict further tokens: transformers trains none"),
     ]
 
 
 def experts(m):
     """What a transformers config says of experts."""
     architecture = m["architecture"]
-    if architecture not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+    if not m["num_experts"]:
         return {}
     chosen = {"num_experts_per_tok": m["num_experts_per_tok"], "output_router_logits": False}
-    if architecture == "mixtral":
+    if architecture in ONE_WIDTH:
         return chosen | {"num_local_experts": m["num_experts"], "intermediate_size": m["moe_intermediate_size"]}
-    chosen |= {"num_experts": m["num_experts"], "moe_intermediate_size": m["moe_intermediate_size"]}
+    chosen |= {"moe_intermediate_size": m["moe_intermediate_size"]}
+    if architecture in DEEPSEEK:
+        # A job states neither a scale of the chosen experts' weights nor groups of experts: there are none. Whether the
+        # weights are divided by their sum is as in the config.json of DeepSeek's own models.
+        routing = {"routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1}
+        routing |= {"topk_method": "greedy"} if architecture == "deepseek_v2" else {}
+        return chosen | routing | {
+            "norm_topk_prob": architecture == "deepseek_v3",
+            "n_routed_experts": m["num_experts"],
+            "n_shared_experts": m["shared_expert_intermediate_size"] // m["moe_intermediate_size"],
+            "first_k_dense_replace": m["first_k_dense_replace"],
+        }
     # As in the config.json of Qwen's own models.
-    chosen |= {"norm_topk_prob": architecture == "qwen3_moe"}
+    chosen |= {"num_experts": m["num_experts"], "norm_topk_prob": architecture == "qwen3_moe"}
     if architecture == "qwen2_moe":
         chosen |= {"shared_expert_intermediate_size": m["shared_expert_intermediate_size"]}
     return chosen
+
+
+def heads(m):
+    """What a transformers config says of the width of heads, and of the tokens that they attend to."""
+    architecture, window = m["architecture"], m["sliding_window"] or None
+    if architecture in DEEPSEEK:
+        names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return {"q_lora_rank": m["q_lora_rank"] or None} | {name: m[name] for name in names}
+    found = {"head_dim": m["head_dim"]} if m["head_dim"] and architecture not in WITHOUT_HEAD_DIM else {}
+    if architecture in ("mistral", "mixtral"):
+        found["sliding_window"] = window
+    if architecture == "gpt_oss":
+        every = m["sliding_window_pattern"] if window else 1  # each layer of this number attends to all before it
+        is_whole = [bool(every) and number % every == 0 for number in range(1, m["num_layers"] + 1)]
+        kinds = ["full_attention" if whole else "sliding_attention" for whole in is_whole]
+        found |= {"sliding_window": window, "layer_types": kinds}
+    return found
 
 
 def configure(job):
@@ -68,7 +116,8 @@ def configure(job):
         "vocab_size": m["vocab_size"],
         "tie_word_embeddings": m["tie_embeddings"],
         "initializer_range": job["initialisation"]["std"],
-        "attn_implementation": "sdpa",
+        # torch's fused attention has no place for the number that GPT-OSS's heads may attend to in place of tokens.
+        "attn_implementation": "eager" if m["architecture"] == "gpt_oss" else "sdpa",
         "use_cache": False,
         "bos_token_id": None,
         "eos_token_id": None,
@@ -93,11 +142,7 @@ def configure(job):
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     if m["rope_scaling"]:
         rope |= {"rope_type": "llama3"} | dict(m["rope_scaling"])
-    sizes = {"intermediate_size": m["ffn_hidden_size"]} | experts(m)
-    if m["head_dim"] and architecture not in WITHOUT_HEAD_DIM:
-        sizes["head_dim"] = m["head_dim"]
-    if architecture in ("mistral", "mixtral"):
-        sizes["sliding_window"] = None
+    sizes = {"intermediate_size": m["ffn_hidden_size"]} | experts(m) | heads(m)
     return getattr(transformers, f"{ARCHITECTURES[architecture][0]}Config")(
         num_hidden_layers=m["num_layers"],
         hidden_size=m["hidden_size"],
@@ -136,7 +181,12 @@ def construct(job):
     if experts(job["model"]):
         compute_experts_under_autocast()
     suffix = "LMHeadModel" if config.model_type == "gpt2" else "ForCausalLM"
-    return getattr(transformers, ARCHITECTURES[config.model_type][0] + suffix)(config).train()
+    model = getattr(transformers, ARCHITECTURES[config.model_type][0] + suffix)(config).train()
+    if config.model_type in DEEPSEEK:
+        for module in model.modules():  # the norms within latent attention have 1e-6, whatever the config says
+            if hasattr(module, "variance_epsilon"):
+                module.variance_epsilon = config.rms_norm_eps
+    return model
 
 
 def build(job, dtype=torch.float32):
@@ -193,13 +243,15 @@ def fill(model, tensor_of, gathered=contextlib.nullcontext):
 
 
 def fresh(seed, std, name, shape, device):
-    """The first value of a parameter: matrices normal(0, std), norms 1, biases 0.
+    """The first value of a parameter: matrices normal(0, std), norms 1, biases (and what GPT-OSS calls sinks) 0.
 
     A function of the seed and the name alone: every trainer, however it shards, begins with the same weights on the
     same kind of device.
     """
+    if name.endswith(("bias", ".sinks")):
+        return torch.zeros(shape, device=device)
     if len(shape) < 2:
-        return torch.zeros(shape, device=device) if name.endswith(".bias") else torch.ones(shape, device=device)
+        return torch.ones(shape, device=device)
     key = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
     return torch.empty(shape, device=device).normal_(0.0, std, generator=generator)

@@ -122,10 +122,10 @@ def model_in_effect(config):
         "num_layers": get("num_hidden_layers", "n_layer"),
         "hidden_size": hidden,
         "ffn_hidden_size": get("intermediate_size", "n_inner") or (4 * hidden if kind == "gpt2" else None),
-        "num_experts": get("num_experts", "num_local_experts"),
+        "num_experts": get("num_experts", "num_local_experts", "n_routed_experts"),
         "num_experts_per_tok": get("num_experts_per_tok"),
-        # Mixtral has one width, that of its experts.
-        "moe_intermediate_size": get("moe_intermediate_size", *(("intermediate_size",) if kind == "mixtral" else ())),
+        # Mixtral and GPT-OSS have one width, that of their experts.
+        "moe_intermediate_size": get("moe_intermediate_size", *(("intermediate_size",) if kind in ("mixtral", "gpt_oss") else ())),
         "shared_expert_intermediate_size": get("shared_expert_intermediate_size"),
         "num_attention_heads": heads,
         "num_kv_heads": get("num_key_value_heads") or heads,
@@ -136,12 +136,41 @@ def model_in_effect(config):
         "rope_theta": (get("rope_parameters") or {}).get("rope_theta") or get("rope_theta"),
         "rope_scaling_factor": rope_scaling_in_effect(get("rope_parameters") or get("rope_scaling") or {}, kind),
     }
+    if kind in ("deepseek_v2", "deepseek_v3"):
+        found |= deepseek_in_effect(config)
+    if kind in ("mistral", "mixtral", "gpt_oss"):
+        found |= window_in_effect(config)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def deepseek_in_effect(config):
+    """What its latent attention, its experts and their router are; its config's head_dim is that of RoPE's part."""
+    names = ("first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    is_v3 = config.model_type == "deepseek_v3"
+    return {name: getattr(config, name) for name in names} | {
+        "shared_expert_intermediate_size": config.n_shared_experts * config.moe_intermediate_size,
+        "head_dim": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "router_scores": "sigmoid" if is_v3 else "softmax",
+        "router_normalised": is_v3 and bool(config.norm_topk_prob),  # transformers' V2 never does
+        "router_scale": config.routed_scaling_factor,
+        "router_groups": config.n_group or 1,
+    }
+
+
+def window_in_effect(config):
+    """How many tokens are attended to; where only some layers have such a window, every how many-th has none."""
+    kinds, window = getattr(config, "layer_types", None) or [], getattr(config, "sliding_window", None)
+    whole = [number for number, kind in enumerate(kinds, 1) if kind == "full_attention"]
+    if not window or (kinds and len(whole) == len(kinds)):
+        return {}
+    is_even = whole and whole == list(range(whole[0], len(kinds) + 1, whole[0]))
+    return {"sliding_window": window, "sliding_window_pattern": whole[0] if is_even else None}
 
 
 def rope_scaling_in_effect(rope, kind):
     """1 for frequencies as they are, Llama 3's factor, and nothing for other ways to scale or without RoPE."""
-    if kind not in ("llama", "qwen2", "mistral", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"):
+    dense, experts = ("llama", "qwen2", "mistral", "qwen3"), ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
+    if kind not in (*dense, *experts, "deepseek_v2", "deepseek_v3"):
         return None
     return {"default": 1.0, "llama3": rope.get("factor")}.get(rope.get("rope_type", rope.get("type", "default")))
 

@@ -13,6 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import init_method_normal
@@ -22,9 +23,12 @@ VOCAB_MULTIPLE = 64
 # The only values of Llama 3's scaling that megatron-core's RotaryEmbedding has.
 ROPE_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
+if not HAVE_TE:
+    moe_utils.te_general_gemm = None  # routers ask for it, and megatron-core 0.16 defines it with Transformer Engine only
 
-class FlashAttention(torch.nn.Module):
-    """Causal attention by torch's fused kernels; megatron-core's own local one keeps every score in memory."""
+
+class Sdpa(torch.nn.Module):
+    """Causal attention by torch's fused kernels; megatron-core's own local one keeps every score in memory. The start event states this name."""
 
     def __init__(self, config, layer_number, attn_mask_type, attention_type, softmax_scale=None, **_):
         super().__init__()
@@ -50,10 +54,22 @@ class Norm:
         return norm
 
 
+def kinds(config):
+    """What a specification of layers is made for."""
+    return {
+        "num_experts": config.num_moe_experts,
+        "moe_grouped_gemm": config.moe_grouped_gemm,
+        "qk_layernorm": config.qk_layernorm,
+    }
+
+
 def local_layers(config):
-    layer = get_gpt_layer_local_spec(normalization=config.normalization)
+    layer = get_gpt_layer_local_spec(normalization=config.normalization, **kinds(config))
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    layer.submodules.self_attention.submodules.core_attention = FlashAttention
+    attention = layer.submodules.self_attention.submodules
+    attention.core_attention = Sdpa
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = Norm
     return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=Norm)
 
 
@@ -64,8 +80,13 @@ def refusals(job):
     scaling = model["rope_scaling"] or ROPE_SCALING
     odd_scaling = any(scaling[name] != value for name, value in ROPE_SCALING.items())
     is_gpt2 = model["architecture"] == "gpt2"
+    known = ("llama", "qwen2", "mistral", "gpt2", "qwen3", "mixtral", "qwen3_moe")
+    divided = tp * cp * parallel["pipeline_model_parallel_size"] > 1
     return [
-        (model["architecture"] not in ("llama", "qwen2", "mistral", "gpt2"), f"architecture {model['architecture']!r}"),
+        (model["architecture"] not in known, f"architecture {model['architecture']!r}"),
+        (bool(model["num_experts"]) and divided, "experts with TP, PP or CP"),
+        (bool(model["num_experts"]) and job["precision"] == "fp8", "experts in FP8"),
+        (parallel["expert_model_parallel_size"] > 1 and not model["num_experts"], "EP without experts"),
         (odd_scaling, f"megatron-core scales RoPE with {ROPE_SCALING} only"),
         (tp > 1 and data["seq_length"] % tp, "sequence parallelism needs a seq_length that is a multiple of TP"),
         (cp > 1 and data["seq_length"] % (2 * cp * tp), "CP needs a seq_length that is a multiple of 2 x CP x TP"),
@@ -109,6 +130,8 @@ def configure(job):
         pipeline_model_parallel_size=pp,
         context_parallel_size=parallel["context_parallel_size"],
         sequence_parallel=tp > 1,
+        qk_layernorm=model["architecture"] in ("qwen3", "qwen3_moe"),
+        **(experts(model, parallel) if model["num_experts"] else {}),
         deallocate_pipeline_outputs=pp > 1,
         bias_activation_fusion=True,
         bias_dropout_fusion=True,
@@ -118,6 +141,31 @@ def configure(job):
         **recompute(job),
         **(fp8(job) if job["precision"] == "fp8" else {}),
     )
+
+
+def experts(model, parallel):
+    """Without Transformer Engine megatron-core computes one expert after the other; no loss balances them, as elsewhere."""
+    return {
+        "num_moe_experts": model["num_experts"],
+        "moe_router_topk": model["num_experts_per_tok"],
+        "moe_ffn_hidden_size": model["moe_intermediate_size"],
+        "moe_router_load_balancing_type": "none",
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": HAVE_TE,
+        "expert_model_parallel_size": parallel["expert_model_parallel_size"],
+    }
+
+
+def experts_in_effect(network, config):
+    if not config.num_moe_experts:
+        return {}
+    return {
+        "num_experts": config.num_moe_experts,
+        "num_experts_per_tok": config.moe_router_topk,
+        "moe_intermediate_size": config.moe_ffn_hidden_size,
+        "expert_model_parallel_size": parallel_state.get_expert_model_parallel_world_size(),
+        "mlp": type(network.decoder.layers[0].mlp.experts).__name__,
+    }
 
 
 def fp8(job):
@@ -165,7 +213,7 @@ def build(job, config):
         positions |= {"rope_scaling": True, "rope_scaling_factor": scaling["factor"]}
     network = GPTModel(
         config=config,
-        transformer_layer_spec=get_gpt_layer_with_transformer_engine_spec() if HAVE_TE else local_layers(config),
+        transformer_layer_spec=get_gpt_layer_with_transformer_engine_spec(**kinds(config)) if HAVE_TE else local_layers(config),
         vocab_size=padded,
         max_sequence_length=model["max_position_embeddings"] or job["data"]["seq_length"],
         pre_process=parallel_state.is_pipeline_first_stage(),
@@ -196,7 +244,10 @@ def padding(network, model):
 def count_parameters(network):
     """Parameters of the whole model, padding included; each once, however many ranks hold it."""
     once = (p for p in network.parameters() if param_is_not_shared(p) and param_is_not_tensor_parallel_duplicate(p))
-    own = sum(p.numel() for p in once)
-    total = torch.tensor([own], device=torch.cuda.current_device())
-    torch.distributed.all_reduce(total, group=parallel_state.get_model_parallel_group())
-    return int(total)
+    own = [0, 0]
+    for p in once:
+        own[not getattr(p, "allreduce", True)] += p.numel()  # experts are those that data parallelism does not sum
+    everywhere, experts = (torch.tensor([n], device=torch.cuda.current_device()) for n in own)
+    torch.distributed.all_reduce(everywhere, group=parallel_state.get_model_parallel_group())
+    torch.distributed.all_reduce(experts, group=parallel_state.get_expert_model_parallel_group())
+    return int(everywhere + experts)

@@ -68,6 +68,7 @@ def start_groups(job):
         tensor_model_parallel_size=parallel["tensor_model_parallel_size"],
         pipeline_model_parallel_size=parallel["pipeline_model_parallel_size"],
         context_parallel_size=parallel["context_parallel_size"],
+        expert_model_parallel_size=parallel["expert_model_parallel_size"],
         create_gloo_process_groups=False,
     )
     torch.manual_seed(job["seed"])
@@ -165,7 +166,7 @@ def in_effect(job, config, model, settings, optimizer, batches):
     if config.fp8:
         state |= {"fp8_hybrid": config.fp8 == "hybrid", "fp8_param": config.fp8_param, "fp8_recipe": config.fp8_recipe}
         state |= {name: getattr(config, name) for name in ("fp8_amax_history_len", "fp8_amax_compute_algo")}
-    return state | network.recompute_in_effect(config) | {
+    return state | network.recompute_in_effect(config) | network.experts_in_effect(stage, config) | {
         "architecture": job["model"]["architecture"],
         "num_layers": config.num_layers,
         "hidden_size": config.hidden_size,

@@ -35,6 +35,16 @@ def build_no_kernels():
     fused_kernels.load = lambda args: None
 
 
+def route_without_te():
+    """Routers of core 0.16 ask for a product of Transformer Engine's, by a name that is only there with it."""
+    try:
+        from megatron.core.transformer.moe import moe_utils
+    except ImportError:  # as old as to have no experts
+        return
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+
 def main():
     checkout = os.environ["MEGATRON_PATH"]
     sys.path.insert(0, checkout)
@@ -43,6 +53,8 @@ def main():
     if layers == "transformer_engine" and importlib.util.find_spec(layers) is None:
         stop(2, "launch", "there is no Transformer Engine; `frameworks.mlm.transformer_impl: local` runs without it")
     build_no_kernels()
+    if layers == "local" and "--num-experts" in arguments:
+        route_without_te()
     at = arguments.index("--vocab-size") + 1
     wanted = int(arguments[at])
     told = wanted - (tokenizer_size(wanted) - wanted)

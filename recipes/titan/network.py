@@ -1,4 +1,4 @@
-"""The job's model in torchtitan's llama3 or qwen3 family, and the parts of its train spec that the job decides."""
+"""The job's model in torchtitan's llama3, qwen3 or deepseek_v3 family, and the parts of its train spec that the job decides."""
 
 import itertools
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from torchtitan.components.optimizer import OptimizersContainer
 from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.activation_checkpoint import apply_ac
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.models.deepseek_v3 import DeepSeekV3Model, DeepSeekV3ModelArgs, parallelize_deepseekv3
+from torchtitan.models.deepseek_v3.model.model import precompute_freqs_cis
 from torchtitan.models.llama3 import Transformer, TransformerModelArgs, parallelize_llama
 from torchtitan.models.llama3.infra import parallelize as llama_parallelize
 from torchtitan.models.llama3.model.args import RoPEScalingArgs
@@ -38,6 +40,12 @@ class ModelArgs(CountsTiedHead, TransformerModelArgs):
 
 @dataclass
 class Qwen3Args(CountsTiedHead, Qwen3ModelArgs):
+    tie_embeddings: bool = False
+    init_std: float = 0.02
+
+
+@dataclass
+class DeepSeekArgs(CountsTiedHead, DeepSeekV3ModelArgs):
     tie_embeddings: bool = False
     init_std: float = 0.02
 
@@ -79,32 +87,51 @@ class Qwen3Network(Beginning, Qwen3Model):
         self.begin()
 
 
+class DeepSeekNetwork(Beginning, DeepSeekV3Model):
+    def __init__(self, model_args):
+        super().__init__(model_args)
+        self.norm.eps = model_args.norm_eps  # torchtitan gives the last norm none, and torch then takes the dtype's
+
+    def init_weights(self, buffer_device=None):
+        with torch.device(buffer_device or self.freqs_cis.device):
+            self.freqs_cis = precompute_freqs_cis(self.model_args)
+        self.begin()
+
+
 def is_qwen3(job):
     return job["model"]["architecture"] in ("qwen3", "qwen3_moe")
 
 
+def is_deepseek(job):
+    return job["model"]["architecture"] in ("deepseek_v2", "deepseek_v3")
+
+
 def experts(job):
-    """Every layer routes, without a loss or a bias that balances: what the job's other trainers compute."""
+    """Routers without a loss or a bias that balances, without groups of experts and with a scale of 1: what the job's other
+    trainers compute. What they do with scores is as in the config.json of the architecture's own models."""
     model = job["model"]
     if not model["num_experts"]:
         return {}
+    architecture = model["architecture"]
     routed = MoEArgs(
         num_experts=model["num_experts"],
-        num_shared_experts=0,
+        num_shared_experts=model["shared_expert_intermediate_size"] // model["moe_intermediate_size"],
         top_k=model["num_experts_per_tok"],
-        score_func="softmax",
-        route_norm=True,
+        score_func="sigmoid" if architecture == "deepseek_v3" else "softmax",
+        route_norm=architecture != "deepseek_v2",
+        route_scale=1.0,
         score_before_experts=False,
         use_grouped_mm=job["precision"] != "fp32",  # it always computes in bf16
         load_balance_coeff=None,
     )
-    return {"moe_enabled": True, "moe_inter_dim": model["moe_intermediate_size"], "moe_args": routed}
+    return {"moe_inter_dim": model["moe_intermediate_size"], "moe_args": routed}
 
 
 def qwen3_args(job):
     model = job["model"]
     return Qwen3Args(
         **experts(job),
+        moe_enabled=bool(model["num_experts"]),
         dim=model["hidden_size"],
         n_layers=model["num_layers"],
         n_heads=model["num_attention_heads"],
@@ -120,7 +147,32 @@ def qwen3_args(job):
     )
 
 
-def model_args(job):
+def deepseek_args(job):
+    model, length = job["model"], job["data"]["seq_length"]
+    return DeepSeekArgs(
+        **experts(job),
+        dim=model["hidden_size"],
+        inter_dim=model["ffn_hidden_size"],
+        n_layers=model["num_layers"],
+        n_dense_layers=model["first_k_dense_replace"],
+        n_heads=model["num_attention_heads"],
+        vocab_size=model["vocab_size"],
+        q_lora_rank=model["q_lora_rank"],
+        kv_lora_rank=model["kv_lora_rank"],
+        qk_nope_head_dim=model["qk_nope_head_dim"],
+        qk_rope_head_dim=model["qk_rope_head_dim"],
+        v_head_dim=model["v_head_dim"],
+        norm_eps=model["norm_eps"],
+        rope_theta=model["rope_theta"],
+        rope_factor=1.0,
+        original_seq_len=length,  # longer sequences than this would get YaRN's frequencies and its scale of scores
+        max_seq_len=length,
+        tie_embeddings=model["tie_embeddings"],
+        init_std=job["initialisation"]["std"],
+    )
+
+
+def llama_args(job):
     model = job["model"]
     width, rope = model["hidden_size"], model["rope_scaling"]
     scaling = {"scaling_factor": rope["factor"]} if rope else {"scaling_factor": 1.0}  # 1 = frequencies as they are
@@ -145,10 +197,21 @@ def model_args(job):
     )
 
 
+FAMILIES = {
+    Network: (llama_args, parallelize_llama),
+    Qwen3Network: (qwen3_args, parallelize_qwen3),
+    DeepSeekNetwork: (deepseek_args, parallelize_deepseekv3),
+}
+
+
+def family(job):
+    return Qwen3Network if is_qwen3(job) else DeepSeekNetwork if is_deepseek(job) else Network
+
+
 def parallelize(model, parallel_dims, job_config):
     """As torchtitan does it; a tied weight must be in one FSDP group, which its own function would put into two."""
     if not (model.model_args.tie_embeddings and parallel_dims.fsdp_enabled):
-        own = parallelize_qwen3 if isinstance(model, Qwen3Model) else parallelize_llama
+        _, own = FAMILIES[type(model)]
         return own(model, parallel_dims, job_config)
     compiles = job_config.compile.enable and "model" in job_config.compile.components
     if job_config.activation_checkpoint.mode != "none":
@@ -230,10 +293,11 @@ def pipeline(model, parallel_dims, job_config, device, args, parallelize_fn, los
 
 
 def train_spec(job):
-    rates = LearningRate(job)  # torchtitan's own cosine is one step behind the job's
+    rates, network = LearningRate(job), family(job)  # torchtitan's own cosine is one step behind the job's
+    model_args, _ = FAMILIES[network]
     return TrainSpec(
-        model_cls=Qwen3Network if is_qwen3(job) else Network,
-        model_args={"job": qwen3_args(job) if is_qwen3(job) else model_args(job)},
+        model_cls=network,
+        model_args={"job": model_args(job)},
         parallelize_fn=parallelize,
         pipelining_fn=pipeline,
         build_optimizers_fn=build_optimizers,

@@ -18,9 +18,10 @@ STOOD_IN = stand_ins.install()
 
 import network
 import torchtitan.train
-from events import Events, dtype_name, runs_out_of_memory, stop, world
+from events import Events, dtype_name, plain_name, runs_out_of_memory, stop, world
 from job import Job
-from network import is_qwen3
+from network import is_deepseek, is_qwen3
+from torch.distributed.tensor import DTensor
 from torchtitan.protocols.train_spec import register_train_spec
 
 PLAIN = ("ddp", "none", "no_shard")
@@ -36,19 +37,28 @@ def refuse(job):
     product, batch = tp * pp * cp * dp, data["micro_batch_size"] * data["gradient_accumulation_steps"] * dp
     mixed = job["precision"] != "fp32" and job["optimizer"]["state_precision"] == "fp32"
     whole = dp == 1 or parallel["sharding"] in PLAIN
+    width, shared = model["moe_intermediate_size"], model["shared_expert_intermediate_size"]
+    head = model["qk_nope_head_dim"] + model["qk_rope_head_dim"]
+    known = ("llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3")
     job.refuse(
         [
-            (model["architecture"] not in ("llama", "mistral", "qwen3", "qwen3_moe"), f"architecture {model['architecture']!r}"),
+            (model["architecture"] not in known, f"architecture {model['architecture']!r}"),
             (model["qkv_bias"], "a QKV bias: torchtitan's models have none"),
             (
-                not is_qwen3(job) and model["head_dim"] * model["num_attention_heads"] != model["hidden_size"],
+                not (is_qwen3(job) or head) and model["head_dim"] * model["num_attention_heads"] != model["hidden_size"],
                 "a head_dim of its own",
             ),
+            (head > 0 and model["head_dim"] != head, f"a head_dim that is not qk_nope_head_dim + qk_rope_head_dim = {head}"),
             (is_qwen3(job) and bool(model["rope_scaling"]), "scaled RoPE: torchtitan's Qwen3 has none"),
+            (is_deepseek(job) and bool(model["rope_scaling"]), "Llama 3's scaled RoPE in a DeepSeek: torchtitan has YaRN's there"),
+            (is_deepseek(job) and model["num_kv_heads"] != model["num_attention_heads"], "latent attention with grouped queries"),
+            (bool(shared) and shared % width > 0, "a shared expert that is not a whole number of experts wide"),
+            (bool(model["num_nextn_predict_layers"]), "layers that predict further tokens"),
+            (bool(model["sliding_window"]), "a sliding window"),
             (bool(model["num_experts"]) and tp * pp * cp > 1, "experts with TP, PP or CP"),
             (bool(model["num_experts"]) and job["precision"] == "fp8", "experts in FP8"),
             (ep > 1 and (whole or not model["num_experts"]), "EP without experts or FSDP"),
-            (model["tie_embeddings"] and tp * pp * cp > 1, "tied embeddings with TP, PP or CP"),
+            (model["tie_embeddings"] and tp * pp * cp * ep > 1, "tied embeddings with TP, PP, CP or EP"),
             (not (torch.cuda.is_available() and backend), f"this PyTorch sees no device of vendor {job['vendor']!r}"),
             (product != processes, f"TP x PP x CP x DP = {product} with {processes} processes"),
             (parallel["num_gpus"] != processes, f"{parallel['num_gpus']} GPUs with {processes} processes"),
@@ -133,29 +143,36 @@ def in_effect(trainer):
     decayed = max(groups, key=lambda group: group["weight_decay"])
     cuts = training.local_batch_size // config.parallelism.pipeline_parallel_microbatch_size if dims.pp_enabled else 1
     dp, micro_steps = dims.dp_replicate * dims.dp_shard, trainer.gradient_accumulation_steps * cuts
-    layer = next(iter(part.layers.values()))
-    names = dict(part.named_parameters())
-    width = {"ffn_hidden_size": p.shape[0] for name, p in names.items() if name.endswith("feed_forward.w1.weight")}
+    names = {plain_name(name): parameter for name, parameter in part.named_parameters()}
+    ep = 1
+    # The configuration's, where no layer is dense.
+    width = {"ffn_hidden_size": getattr(args, "inter_dim", None) or getattr(args, "hidden_dim", None)}
     for name, weight in names.items():
-        if name.endswith("moe.experts.w1"):
-            width = {"num_experts": weight.shape[0], "moe_intermediate_size": weight.shape[1]}
-            # No layer is dense, so its width is that of the configuration.
-            width |= {"num_experts_per_tok": args.moe_args.top_k, "ffn_hidden_size": args.hidden_dim}
-    compiled = {"compile": True, "compile_mode": "default"} if hasattr(layer, "_orig_mod") else {"compile": False}
+        if name.endswith("feed_forward.w1.weight"):
+            width["ffn_hidden_size"] = weight.shape[0]
+        elif name.endswith("moe.experts.w1"):
+            width |= {"num_experts": weight.shape[0], "moe_intermediate_size": weight.shape[1]}
+            width["num_experts_per_tok"] = args.moe_args.top_k
+            if isinstance(weight, DTensor) and "ep" in (weight.device_mesh.mesh_dim_names or ()):
+                ep = weight.device_mesh["ep"].size()
+        elif name.endswith("moe.shared_experts.w1.weight"):
+            width["shared_expert_intermediate_size"] = weight.shape[0]
+    # Of a layer with experts, torchtitan compiles the parts.
+    compiled = {"compile": any(hasattr(module, "_orig_mod") for module in part.modules())}
+    compiled |= {"compile_mode": "default"} if compiled["compile"] else {}
     return precision(trainer) | recomputed(part) | compiled | {
         "architecture": JOB["model"]["architecture"],
         "num_layers": args.n_layers,
         "hidden_size": args.dim,
         **width,
         "num_attention_heads": args.n_heads,
-        "num_kv_heads": args.n_kv_heads,
-        "head_dim": getattr(args, "head_dim", args.dim // args.n_heads),
+        **(latent(part) if is_deepseek(JOB) else heads(args)),
         "vocab_size": args.vocab_size,
         "tie_embeddings": args.tie_embeddings,
         "qkv_bias": any(name.endswith(("wq.bias", "wk.bias", "wv.bias")) for name in names),
         "norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
-        "rope_scaling_factor": 1.0 if is_qwen3(JOB) else args.rope_scaling_args.scaling_factor,
+        "rope_scaling_factor": args.rope_scaling_args.scaling_factor if hasattr(args, "rope_scaling_args") else 1.0,
         "seq_length": training.seq_len,
         "micro_batch_size": training.local_batch_size // cuts,
         "gradient_accumulation_steps": micro_steps,
@@ -176,7 +193,7 @@ def in_effect(trainer):
         "tensor_model_parallel_size": dims.tp,
         "pipeline_model_parallel_size": dims.pp,
         "context_parallel_size": dims.cp,
-        "expert_model_parallel_size": dims.ep,
+        "expert_model_parallel_size": ep,
         "data_parallel_size": dp,
         "num_gpus": dims.world_size,
         "sharding": sharding(trainer),
@@ -188,6 +205,24 @@ def in_effect(trainer):
         "attention": args.attn_type,
         "stood_in_for": STOOD_IN,
     }
+
+
+def heads(args):
+    return {"num_kv_heads": args.n_kv_heads, "head_dim": getattr(args, "head_dim", args.dim // args.n_heads)}
+
+
+def latent(part):
+    """DeepSeek's attention, and what its routers do with scores."""
+    layers = list(part.layers.values())
+    attention, routers = layers[0].attention, [layer.moe.router for layer in layers if layer.moe_enabled]
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    found = {name: getattr(attention, name) for name in names}
+    found |= {"num_kv_heads": attention.n_heads, "head_dim": attention.qk_head_dim}
+    found |= {"first_k_dense_replace": len(layers) - len(routers)}
+    for router in routers:
+        found |= {"router_scores": router.score_func, "router_normalised": router.route_norm}
+        found |= {"router_scale": router.route_scale, "router_groups": router.num_expert_groups or 1}
+    return found
 
 
 def precision(trainer):

@@ -100,6 +100,7 @@ class ModelTests(unittest.TestCase):
 
     def test_every_architecture_is_built_whole(self):
         shapes = parity.MODELS | parity.OTHERS
+        shapes["deepseek_v3"] = shapes["deepseek_v3"] | {"norm_eps": 1e-5}
         shapes["mistral"] = parity.MODELS["llama"] | {"architecture": "mistral", "rope_scaling": None}
         shapes["gpt2"] = parity.MODELS["qwen2"] | {"architecture": "gpt2", "num_kv_heads": 4}
         for name, shape in shapes.items():
@@ -110,7 +111,12 @@ class ModelTests(unittest.TestCase):
             factor = None if name == "gpt2" else (shape.get("rope_scaling") or {"factor": 1.0})["factor"]
             with self.subTest(name):
                 self.assertEqual(config.pop("rope_scaling_factor", None), factor)
-                self.assertEqual({k: config[k] for k in config if config[k] != shape[k]}, {})
+                self.assertEqual({k: config[k] for k in config if k in shape and config[k] != shape[k]}, {})
+                stated = {k: v for k, v in shape.items() if k.startswith(("sliding", "q_", "kv_", "qk_n", "qk_r", "v_h")) and v}
+                self.assertEqual(stated, {k: config.get(k) for k in stated})
+                if shape["kv_lora_rank"]:
+                    norms = {m.variance_epsilon for m in model.modules() if hasattr(m, "variance_epsilon")}
+                    self.assertEqual((norms, config["router_scale"], config["router_groups"]), ({shape["norm_eps"]}, 1.0, 1))
                 output, entry = model.get_output_embeddings().weight, model.get_input_embeddings().weight
                 self.assertEqual(output is entry, shape["tie_embeddings"])
                 self.assertAlmostEqual(entry.std().item(), 0.125, delta=0.005)

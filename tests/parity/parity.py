@@ -87,6 +87,15 @@ SHAPE = {
     "num_experts_per_tok": 0,
     "moe_intermediate_size": 0,
     "shared_expert_intermediate_size": 0,
+    "first_k_dense_replace": 0,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 0,
+    "kv_lora_rank": 0,
+    "qk_nope_head_dim": 0,
+    "qk_rope_head_dim": 0,
+    "v_head_dim": 0,
+    "sliding_window": 0,
+    "sliding_window_pattern": 0,
     "num_attention_heads": 4,
     "num_kv_heads": 2,
     "head_dim": 16,
@@ -149,12 +158,29 @@ MODELS["gpt2"] = SHAPE | {
 MODELS["qwen3"] = MODELS["qwen2"] | {"architecture": "qwen3", "qkv_bias": False, "head_dim": 24}
 
 
-# What native does not train: experts.
+# What native does not train: experts, latent attention and windows.
+LATENT = {"kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 OTHERS = {
     "mixtral": MODELS["mistral"] | EXPERTS | {"architecture": "mixtral", "ffn_hidden_size": 48},
     "qwen2_moe": MODELS["qwen2"] | EXPERTS | {"architecture": "qwen2_moe", "shared_expert_intermediate_size": 80},
     "qwen3_moe": MODELS["mistral"] | EXPERTS | {"architecture": "qwen3_moe"},
+    "window": MODELS["mistral"] | {"sliding_window": 24},
+}
+OTHERS["deepseek_v2"] = MODELS["mistral"] | EXPERTS | LATENT | {
+    "architecture": "deepseek_v2",
+    "shared_expert_intermediate_size": 96,
+    "first_k_dense_replace": 1,
+    "num_kv_heads": 4,
+    "head_dim": 20,
+    "norm_eps": 1e-6,
+}
+OTHERS["deepseek_v3"] = OTHERS["deepseek_v2"] | {"architecture": "deepseek_v3", "q_lora_rank": 32}
+OTHERS["gpt_oss"] = OTHERS["mixtral"] | {
+    "architecture": "gpt_oss",
+    "qkv_bias": True,
+    "sliding_window": 24,
+    "sliding_window_pattern": 2,
 }
 KINDS = {
     "llama": "Llama",
@@ -164,6 +190,9 @@ KINDS = {
     "mixtral": "Mixtral",
     "qwen2_moe": "Qwen2Moe",
     "qwen3_moe": "Qwen3Moe",
+    "deepseek_v2": "DeepseekV2",
+    "deepseek_v3": "DeepseekV3",
+    "gpt_oss": "GptOss",
 }
 
 
@@ -223,12 +252,18 @@ def rotary(shape):
         rope |= {"rope_type": "llama3"} | shape["rope_scaling"]
     kind = KINDS[shape["architecture"]]
     more = {name: shape[name] for name in EXPERTS} if shape["num_experts"] else {}
-    if kind == "Mixtral":
+    if kind in ("Mixtral", "GptOss"):
         more["num_local_experts"] = more.pop("num_experts")
     if kind == "Qwen2Moe":
         more["shared_expert_intermediate_size"] = shape["shared_expert_intermediate_size"]
     if kind in ("Mistral", "Mixtral", "Qwen3", "Qwen3Moe"):
-        more |= {"head_dim": shape["head_dim"], "sliding_window": None}
+        more |= {"head_dim": shape["head_dim"], "sliding_window": shape["sliding_window"] or None}
+    if kind == "GptOss":  # whose second layer is the one that attends to all tokens
+        more |= {"head_dim": shape["head_dim"], "sliding_window": shape["sliding_window"]}
+    if shape["kv_lora_rank"]:
+        more |= {name: shape[name] for name in LATENT} | {"q_lora_rank": shape["q_lora_rank"] or None}
+        more |= {"n_routed_experts": more.pop("num_experts"), "n_shared_experts": 2, "first_k_dense_replace": 1}
+        more |= {"routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": kind == "DeepseekV3"}
     if kind == "Qwen3Moe":
         more["norm_topk_prob"] = True
     config = getattr(transformers, f"{kind}Config")(
@@ -253,8 +288,7 @@ def rotary(shape):
 
 def save_weights(model, folder):
     path = folder / "weights.safetensors"
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    save_file({k: v.contiguous() for k, v in model.state_dict().items() if k not in tied}, path)
+    save_file({k: v.detach().contiguous() for k, v in model.named_parameters()}, path)
     return path
 
 

@@ -45,6 +45,7 @@ def answer_as_device():
     cpu.reset_peak_memory_stats = cpu.empty_cache = lambda *_: None
     torch._utils._get_available_device_type = lambda: "cpu"
     torch.cuda.is_available, torch.cuda.is_current_stream_capturing = lambda: True, lambda: False
+    torch.cuda.get_device_capability = lambda *_: (9, 0)  # below, it would multiply by one expert after the other
     histogram = torch.histc  # a CPU counts no integers
     torch.histc = lambda values, *args, **kwargs: histogram(values.float(), *args, **kwargs).to(values.dtype)
     kernels = importlib.import_module("torchtitan.models.moe.kernels")
@@ -241,8 +242,10 @@ class Times:
 
 
 def use_gloo():
-    """Groups are gloo's, which has neither averages nor a reduce-scatter of one tensor."""
+    """Groups are gloo's, which has neither averages nor a reduce-scatter of one tensor. A collective has ended when its call
+    returns: who coalesces several waits for a handle of the manager, which knows of none."""
     start, group, reduce_all, wait_for_all = c10d.init_process_group, c10d.new_group, c10d.all_reduce, c10d.barrier
+    gather, exchange = c10d.all_gather_into_tensor, c10d.all_to_all_single
 
     def init_process_group(backend=None, *args, **kwargs):
         kwargs = {name: value for name, value in kwargs.items() if name not in ("device_id", "pg_options")}
@@ -256,10 +259,10 @@ def use_gloo():
         if isinstance(op, Times):
             tensor.mul_(op.factor)
             op = dist.ReduceOp.SUM
-        if op != dist.ReduceOp.AVG:
-            return reduce_all(tensor, op, group, async_op)
-        reduce_all(tensor, dist.ReduceOp.SUM, group)
-        tensor.div_(dist.get_world_size(group))
+        averages = op == dist.ReduceOp.AVG
+        reduce_all(tensor, dist.ReduceOp.SUM if averages else op, group)
+        if averages:
+            tensor.div_(dist.get_world_size(group))
         return Done() if async_op else None
 
     def reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
@@ -267,6 +270,14 @@ def use_gloo():
         all_reduce(whole, op, group)
         output.copy_(whole.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(output))
         return Done() if async_op else None
+
+    def all_gather_into_tensor(output, input, group=None, async_op=False):
+        gather(output, input, group)
+        return Done() if async_op else None
+
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
+        splits = (list(map(int, sizes)) if sizes is not None else None for sizes in (output_split_sizes, input_split_sizes))
+        return exchange(output, input, *splits, group, async_op)  # Megatron makes lists of those that lie on a device
 
     def barrier(group=None, async_op=False, device_ids=None):
         return wait_for_all(group, async_op)
@@ -283,6 +294,9 @@ def use_gloo():
         "_reduce_scatter_base": reduce_scatter_tensor,
         "_coalescing_manager": coalescing_manager,
         "_make_nccl_premul_sum": Times,
+        "all_gather_into_tensor": all_gather_into_tensor,
+        "_all_gather_base": all_gather_into_tensor,
+        "all_to_all_single": all_to_all_single,
         "barrier": barrier,
     }
     for name, function in replaced.items():

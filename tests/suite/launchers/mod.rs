@@ -1,6 +1,7 @@
 //! What recipes launch: every launcher of the default matrix, what reaches a trainer, and that
 //! nothing of a job is lost.
 
+mod bridge;
 mod checkout;
 mod container;
 mod features;
