@@ -6,6 +6,7 @@
 #   VOLUMES  the volumes that have it, and whatever the image lacks, as in config.yaml: "team:/home, /data:ro"
 #   IMAGE    with its digest; it needs bash and env
 #   CHAOS    how often at random tprimat and pods are killed; 5 where nothing is said
+#   LOSE     a command that takes the power from the node it is given, and MEND one that gives it back; else no node is lost
 #   BLOW     a command that hits the cluster itself, if there is one: it is called now and then, and has to mend what it does
 # The runs on two nodes need two nodes that pods may run on.
 set -euo pipefail
@@ -103,7 +104,6 @@ says() { grep -q -- "$1" out || fails "the build does not say: $1"; }
 launched() { [ "$(wc -l < launches)" = "$1" ] || fails "$(wc -l < launches) launches, not $1"; }
 ours() { kubectl get "$1" --no-headers --output=name --selector=tprimat.dev/runs; }
 pods() { kubectl get pods --no-headers --selector=tprimat.dev/runs --field-selector=status.phase=Running --output=name; }
-delete_jobs() { ours jobs | xargs --no-run-if-empty kubectl delete > /dev/null; }
 running() { for _ in $(seq 120); do [ -z "$(pods)" ] || return 0; sleep 0.5; done; fails "no pod runs"; }
 nothing_left() {
     for _ in $(seq 120); do
@@ -165,14 +165,15 @@ trainer ': image'
 config 256Mi "registry.invalid/absent@sha256:${IMAGE##*:}"
 timeout --signal=INT 40 "$FOLDER/tprimat" build > out 2>&1 || true
 says "registry.invalid/absent@.* cannot be pulled"; says "goes on: the next build takes it up"
-delete_jobs; config 256Mi "$IMAGE"; build; says "1 of 1 selected cell measured"; launched 2
+config 256Mi "$IMAGE"; build; says "replaced the Job"; says "1 of 1 selected cell measured"; launched 2
 nothing_left "an image that is absent"
 
 trainer ': node'
 config 100000Gi "$IMAGE"
 timeout --signal=INT 15 "$FOLDER/tprimat" build > out 2>&1 || true
 says "no node takes it"
-delete_jobs; config 256Mi "$IMAGE"; build; says "1 of 1 selected cell measured"
+[ "$(grep -c "waiting for" out)" -le 4 ] || fails "it says too often what it waits for"
+config 256Mi "$IMAGE"; build; says "replaced the Job"; says "1 of 1 selected cell measured"; launched 2
 nothing_left "a Job that no node takes"
 
 matrix pair two
@@ -203,6 +204,27 @@ while kill -0 $tprimat 2> /dev/null; do
 done
 wait $tprimat || true; says "failed (\(node\|killed\))"
 nothing_left "one pod of two lost"
+
+# As it is told and recorded, whichever of the nodes it is.
+lost() { # cell, its nodes, the one that is lost
+    says "failed (node)"; says "node $3 was lost"
+    hosts=$("$FOLDER/tprimat" show "$1" --attempts --json | grep -o '"host": *"[^"]*"' | tail -n 1)
+    [ "$hosts" = "\"host\": \"$2\"" ] || fails "recorded is $hosts, not $2"
+    $MEND "$3"
+    kubectl wait --for=condition=Ready --timeout=120s "node/$3" > /dev/null
+    nothing_left "node $3 lost, of $2"
+}
+node_of() { kubectl get pods --selector=tprimat.dev/runs --field-selector=status.phase=Running --output=jsonpath='{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}' | sed -n "s/.*-run$1-[a-z0-9]* //p"; }
+if [ -n "${LOSE:-}" ]; then
+    matrix cmd single
+    trainer 'sleep 600'
+    "$FOLDER/tprimat" build --jobs 1 > out 2>&1 & tprimat=$!
+    running; sleep 3; node=$(kubectl get "$(pods)" --output=jsonpath='{.spec.nodeName}')
+    $LOSE "$node"
+    until grep -q "failed (node)" out; do sleep 1; done
+    kill -KILL $tprimat
+    lost cpu/cmd/tiny/single "$node" "$node"
+fi
 
 # Every launch is in the journal once, whatever is killed; the last build measures what is missing, and no more.
 for seed in $(seq "${CHAOS:-5}"); do

@@ -115,6 +115,16 @@ impl Executor for Batch {
 }
 
 impl Batch {
+    /// Takes back a run whose job has not begun it; false: it has. The caller holds the lock of its folder.
+    pub(crate) fn withdraw(&self, spec: &RunSpec) -> Result<bool> {
+        let is_taken = take(&spec.dir, WITHDRAWN)?;
+        if is_taken {
+            self.systems.of(spec).let_go(spec, None);
+            folder::remove(&spec.dir);
+        }
+        Ok(is_taken)
+    }
+
     /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
     pub(crate) fn attach(&self, spec: RunSpec, owner: File) -> Job {
         let system = self.systems.of(&spec);

@@ -64,6 +64,10 @@ elif words[:2] == ["get", "jobs,pods"]:
             text = text.replace("OOMKilled", "Completed")
         items += json.loads(text.replace("NAME", job).replace("RUN", read(DB, job, "run")))["items"]
     print(json.dumps({"items": items}))
+elif words[:2] == ["get", "node"]:
+    if not there("node"):
+        refused(f'Error from server (Forbidden): nodes "{words[2]}" is forbidden: User "limited" cannot get resource "nodes" in API group "" at the cluster scope')
+    print(read(ANSWERS, read(DB, "node").strip() + ".json"))
 elif words[0] == "get":
     print('{"items": []}')
 elif words[0] == "delete":
@@ -295,6 +299,48 @@ fn an_image_that_stays_away_ends_the_wait_and_no_run_was_made() {
         ran.stderr
     );
     assert!(ran.stderr.contains("no run was made"), "{}", ran.stderr);
+    cluster.has_left_nothing();
+}
+
+#[test]
+fn a_run_that_needs_an_image_which_stayed_away_from_another_one_waits_no_more() {
+    let cluster = Cluster::new();
+    cluster.0.edit("matrix.toml", "repeats = 1", "repeats = 3");
+    cluster.set("stuck", "no-image");
+    let ran = cluster.run(&["build", "--jobs", "1"]).ends_with(1);
+    assert_eq!(cluster.asked("create"), 1, "{}", ran.stderr);
+    let found = "no Job was made, because another run of this build found that the image ";
+    assert!(ran.stderr.contains(found), "{}", ran.stderr);
+    cluster.has_left_nothing();
+}
+
+#[test]
+fn a_job_that_waits_is_made_anew_once_config_asks_for_something_else_and_one_that_runs_is_not() {
+    let cluster = Cluster::new();
+    let killed = |mut build: Child| {
+        build.kill().unwrap();
+        build.wait().unwrap();
+    };
+    cluster.settings(", memory: 100Ti");
+    cluster.set("stuck", "no-node");
+    let build = cluster.command(&["build"]).spawn().unwrap();
+    until("the Job waits", || {
+        cluster.db("asked").exists() && cluster.asked("get jobs,pods") > 2
+    });
+    killed(build);
+    cluster.settings(", memory: 1Gi");
+    cluster.unset("stuck");
+    let build = cluster.started();
+    let jobs = cluster.jobs();
+    assert_eq!((jobs.len(), cluster.asked("create")), (1, 2));
+    let manifest = fs::read_to_string(jobs[0].join("manifest")).unwrap();
+    assert!(manifest.contains("memory: 1Gi"), "{manifest}");
+    killed(build);
+    cluster.settings(", memory: 2Gi");
+    cluster.0.write("go", "");
+    let ran = cluster.run(&["build"]).ends_with(0);
+    assert!(!ran.stderr.contains("replaced"), "{}", ran.stderr);
+    assert_eq!((cluster.asked("create"), cluster.0.launches()), (2, 1));
     cluster.has_left_nothing();
 }
 
