@@ -232,10 +232,8 @@ impl Kubernetes {
         if let Some(name) = standing.explained_by_events_of {
             shown.reason = self.last_warning(spec, &name).unwrap_or(shown.reason);
         }
-        if let Some(said) = standing
-            .silent_node
-            .and_then(|node| self.node_said(spec, &node))
-        {
+        let silent = standing.silent_node.as_ref();
+        if let Some(said) = silent.and_then(|node| self.node_said(spec, node)) {
             if shown.reason.ends_with(standing::SILENT) {
                 shown.reason += &format!(": {said}");
             }
@@ -244,8 +242,7 @@ impl Kubernetes {
             }
         }
         if let Some(image) = standing.absent_image {
-            let mut absent = lock(&self.absent);
-            absent.entry(image).or_insert_with(|| shown.reason.clone());
+            lock(&self.absent).insert(image, shown.reason.clone());
         }
         shown
     }
@@ -328,12 +325,11 @@ impl System for Kubernetes {
             return refused(&why);
         }
         let target = target_of(spec);
-        let known = lock(&self.absent);
-        let mut known = known.iter();
-        if let Some((_, why)) = known.find(|(image, _)| target.manifest.contains(*image)) {
-            let why =
-                format!("no Job was made, because another run of this build found that {why}");
-            return Ok(Submission::Refused(why));
+        let is_of = |(image, _): &(&String, &String)| target.manifest.contains(*image);
+        let absent = (lock(&self.absent).iter().find(is_of)).map(|(_, why)| why.clone());
+        if let Some(why) = absent {
+            let found = "no Job was made, because another run of this build found that";
+            return Ok(Submission::Refused(format!("{found} {why}")));
         }
         let environment = serde_json::to_string(&spec.env).unwrap_or_default();
         let secret = json!({

@@ -19,10 +19,9 @@ const IMAGE: [&str; 4] = [
 ];
 /// What runtimes and registries say of an image that they looked for and do not have: the digest names its
 /// content, so no later try finds it.
-const ABSENT: [&str; 4] = [
+const ABSENT: [&str; 3] = [
     ": not found",
     "manifest unknown",
-    "name unknown",
     "repository does not exist",
 ];
 /// How long after the end of its grace a pod that is being deleted may still record the run's end, in
@@ -129,14 +128,18 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
     let alive: Vec<&Value> = pods.iter().filter(is_alive).copied().collect();
     // Kubernetes gave such a pod up long ago, and its node has not said that it is gone.
     let lost = pods.iter().find(|pod| !is_over(pod) && is_past(pod, now));
-    let silent = lost.or_else(|| pods.iter().find(|pod| is_silent(pod)));
-    let silent_node = silent.and_then(|pod| node(pod));
-    if let Some(node) = &silent_node {
-        shown.fate.get_or_insert(ExitKind::Lost(loss_of(node)));
+    let silent = pods.iter().find(|pod| is_silent(pod)).or(lost);
+    let silent_node = silent.and_then(|pod| node(pod)).unwrap_or_default();
+    if silent.is_some_and(|pod| is_silent(pod)) {
+        (shown.fate).get_or_insert(ExitKind::Lost(loss_of(&silent_node)));
+    } else if lost.is_some() {
+        let why = "Kubernetes: the pod was told to end and has not; its node";
+        let lost = ExitKind::Lost(format!("{why} {silent_node} may be lost"));
+        shown.fate.get_or_insert(lost);
     }
     let mut standing = Standing {
         explained_by_events_of: None,
-        silent_node,
+        silent_node: silent.map(|_| silent_node),
         absent_image: None,
         shown,
     };
@@ -204,15 +207,8 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
 fn doing(pod: &Value) -> (String, String) {
     let phase = text(pod, "/status/phase").to_lowercase();
     if phase == "running" {
-        let silent = format!("its node {} {SILENT}", text(pod, "/spec/nodeName"));
-        return (
-            phase,
-            if is_silent(pod) {
-                silent
-            } else {
-                String::new()
-            },
-        );
+        let silent = || format!("its node {} {SILENT}", text(pod, "/spec/nodeName"));
+        return (phase, is_silent(pod).then(silent).unwrap_or_default());
     }
     if let Some(refused) = all(pod, "/status/conditions")
         .find(|one| text(one, "/type") == "PodScheduled" && text(one, "/status") == "False")
@@ -269,9 +265,8 @@ fn fate_of(pod: &Value) -> Option<ExitKind> {
                 return Some(ExitKind::Lost(said(&format!("node {node} was lost"))));
             }
             "UnexpectedAdmissionError" => {
-                return Some(ExitKind::Lost(said(&format!(
-                    "node {node} refused the pod"
-                ))));
+                let refused = format!("node {node} refused the pod");
+                return Some(ExitKind::Lost(said(&refused)));
             }
             _ => {}
         }
