@@ -506,6 +506,51 @@ fn the_loss_of_one_pod_ends_the_others_and_is_told_as_what_it_is() {
 }
 
 #[test]
+fn a_lost_node_is_told_by_its_name_and_recorded_is_where_the_run_was() {
+    // A second pod failed on another node; the caller may not look at nodes; the node is gone with its pod.
+    for (pods, node, told) in [
+        (
+            "node-lost-replaced",
+            "node-not-ready",
+            "node n2 was lost: Kubelet stopped posting node status.",
+        ),
+        ("node-lost-replaced", "", "node n2 was lost\n"),
+        (
+            "supervisor-killed",
+            "node-not-ready",
+            "node node7 was lost: Kubelet stopped posting node status.",
+        ),
+        ("supervisor-killed", "", "left no word of how its run ended"),
+    ] {
+        let cluster = Cluster::new();
+        let build = cluster.started();
+        cluster.set("end", pods);
+        if !node.is_empty() {
+            cluster.set("node", node);
+        }
+        let is_supervisor = |(_, line): &(i32, String)| {
+            line.trim_end().ends_with(" pod") && !line.starts_with("bash")
+        };
+        let (pid, _) = cluster
+            .0
+            .processes()
+            .into_iter()
+            .find(is_supervisor)
+            .unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let ran = Ran::from(build.wait_with_output().unwrap()).ends_with(1);
+        assert!(
+            ran.stderr.contains("failed (node)") && ran.stderr.contains(told),
+            "{}",
+            ran.stderr
+        );
+        let attempts = cluster.run(&["show", "cpu/cmd/tiny/single", "--attempts"]);
+        assert!(attempts.stdout.contains(" node7 "), "{}", attempts.stdout);
+        cluster.has_left_nothing();
+    }
+}
+
+#[test]
 fn folders_that_no_volume_has_are_named_before_anything_is_made() {
     let cluster = Cluster::new();
     cluster

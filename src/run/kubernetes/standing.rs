@@ -425,6 +425,46 @@ mod tests {
         assert!(lost.is_silent && !lost.is_over, "{lost:?}");
     }
 
+    /// Kubernetes started a second pod elsewhere, which found that the run had begun and failed.
+    #[test]
+    fn the_node_of_the_first_pod_is_the_one_that_is_lost() {
+        let answer = answer!("node-lost-replaced");
+        let early = read(answer, 60.0).shown;
+        assert!(
+            early.is_silent && !early.is_over,
+            "it may come back: {early:?}"
+        );
+        let standing = read(answer, 80.0);
+        assert!(standing.shown.is_over && !standing.shown.ended_well);
+        assert_eq!(standing.shown.nodes.as_deref(), Some("n2"));
+        assert_eq!(standing.silent_node.as_deref(), Some("n2"));
+        let lost = ExitKind::Lost("Kubernetes: node n2 was lost".to_owned());
+        assert_eq!(standing.shown.fate, Some(lost));
+        let node: Value = serde_json::from_str(answer!("node-not-ready")).unwrap();
+        let said = said_of_node(&node);
+        assert_eq!(
+            said.as_deref(),
+            Some("Kubelet stopped posting node status.")
+        );
+        let well = answer!("node-not-ready").replace("\"Unknown\"", "\"True\"");
+        assert_eq!(said_of_node(&serde_json::from_str(&well).unwrap()), None);
+    }
+
+    #[test]
+    fn an_image_that_its_registry_does_not_have_is_not_waited_for() {
+        let answer = answer!("no-image");
+        let why = ": i/o timeout\"";
+        assert!(answer.contains(why) && !read(answer, 60.0).shown.is_hopeless);
+        let absent = answer.replace(why, ": not found\"");
+        let standing = read(&absent, 60.0);
+        assert!(standing.shown.is_hopeless);
+        assert!(
+            standing
+                .absent_image
+                .is_some_and(|image| image.starts_with("registry.invalid/"))
+        );
+    }
+
     #[test]
     fn who_ended_a_run_is_told_apart() {
         let fate = |answer: &str| {
