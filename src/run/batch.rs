@@ -188,7 +188,12 @@ pub(crate) fn left(spec: &RunSpec, systems: &Systems, age: Duration) -> Option<E
     let (_, shown) = over?;
     // Written just before the end, it may have come in between.
     match exit_of_ended(&spec.dir).ok()? {
-        Some(exit) => Some(End::Over(Box::new(explained(spec, &*job.system, exit)))),
+        Some(exit) => Some(End::Over(Box::new(explained(
+            spec,
+            &*job.system,
+            exit,
+            || true,
+        )))),
         None => (!shown.ended_well).then(|| ended_unseen(spec, &*job.system, shown)),
     }
 }
@@ -237,7 +242,8 @@ impl Job {
                 (Ok(Some(mut exit)), _) => {
                     // Who ended the run at somebody's word is known.
                     if interrupted.is_none() {
-                        exit = explained(&self.spec, &*self.system, exit);
+                        let is_awaited = || lock(&self.interrupted).is_none();
+                        exit = explained(&self.spec, &*self.system, exit, is_awaited);
                     }
                     return Ok(End::Over(Box::new(exit)));
                 }

@@ -271,7 +271,9 @@ pub(crate) fn take_up(
             _ => return Ok(Taken::GoesOn(Box::new(spec), owner)),
         },
         // Its supervisor knows that it was told to end, and the system knows why.
-        Some(exit) if spec.is_batch() => Some(batch::explained(&spec, &*systems.of(&spec), exit)),
+        Some(exit) if spec.is_batch() => {
+            Some(batch::explained(&spec, &*systems.of(&spec), exit, || true))
+        }
         exit => exit,
     };
     if spec.is_batch() && exit.is_some() {

@@ -43,8 +43,13 @@ pub(crate) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
 
 /// A supervisor that was told to end does not know why, nor does a trainer that got the signal
 /// first; the system does. A launcher such as torchrun ends with 1 whatever ended its workers, so it is
-/// asked after every end that may be somebody else's doing.
-pub(crate) fn explained(spec: &RunSpec, system: &dyn System, exit: RunExit) -> RunExit {
+/// asked after every end that may be somebody else's doing, for as long as somebody awaits its answer.
+pub(crate) fn explained(
+    spec: &RunSpec,
+    system: &dyn System,
+    exit: RunExit,
+    is_awaited: impl Fn() -> bool,
+) -> RunExit {
     let is_interrupted = exit.status == ExitKind::Interrupted;
     let is_told = is_interrupted || matches!(exit.status, ExitKind::Signal(_));
     // The others noticed at once that a node was gone; the system may take a minute.
@@ -63,7 +68,7 @@ pub(crate) fn explained(spec: &RunSpec, system: &dyn System, exit: RunExit) -> R
             Ok(shown) if shown.is_over || has_lost && shown.is_silent => break shown,
             Err(why) if !why.is_passing => break Shown::default(),
             Ok(shown) if begun.elapsed() >= patience => break shown,
-            _ if begun.elapsed() >= patience => break Shown::default(),
+            _ if begun.elapsed() >= patience || !is_awaited() => break Shown::default(),
             _ => thread::sleep(patience / 10),
         }
     };
@@ -215,7 +220,7 @@ mod tests {
                 ended_at: unix_now(),
                 ..never_ran(ExitKind::Code(code), 0.0)
             };
-            explained(&spec, &slurm, exit).status
+            explained(&spec, &slurm, exit, || true).status
         };
         let is_of_memory =
             |status| matches!(status, ExitKind::Killed(why) if why.contains("out of memory"));

@@ -220,8 +220,9 @@ fn doing(pod: &Value) -> (String, String) {
         Some((reason, said)) if IMAGE.contains(&reason) => {
             // The reason is at the end of what the runtime says, behind the image's name.
             let why = said.rsplit("\": ").next().filter(|why| *why != said);
-            let why = why.map_or(reason.to_owned(), |why| format!("{reason}: {}", short(why)));
             let image = text(pod, "/spec/containers/0/image");
+            let bare = |why: &str| short(why).replace(&format!("{image}: "), "");
+            let why = why.map_or(reason.to_owned(), |why| format!("{reason}: {}", bare(why)));
             format!("the image {image} cannot be pulled ({why})")
         }
         Some(("ContainerCreating" | "PodInitializing", _)) | None => String::new(),
