@@ -9,6 +9,7 @@
 //! | the system does not answer | it is asked again until it does |
 //! | the user has as many jobs as Slurm allows | it is submitted once others have ended |
 //! | the system refuses the job otherwise, or can never start it | this training has nothing, with the reason; others go on |
+//! | a build would submit another job before this one took its run | it is taken back, and nothing of it runs |
 //! | the job is gone before it took its run | nothing has run, and nothing is recorded |
 //! | the job ended well, and `exit.json` is not seen here | it is waited for, then left in its folder: nothing is run instead |
 //! | the run failed, whatever its exit code | the system says whether it ended the job: memory, time, node, cancelled |
