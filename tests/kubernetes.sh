@@ -6,6 +6,7 @@
 #   VOLUMES  the volumes that have it, and whatever the image lacks, as in config.yaml: "team:/home, /data:ro"
 #   IMAGE    with its digest; it needs bash and env
 #   CHAOS    how often at random tprimat and pods are killed; 5 where nothing is said
+#   LOSE     a command that takes the power from the node it is given, and MEND one that gives it back; else no node is lost
 #   BLOW     a command that hits the cluster itself, if there is one: it is called now and then, and has to mend what it does
 # The runs on two nodes need two nodes that pods may run on.
 set -euo pipefail
@@ -33,8 +34,8 @@ execution:
     kubernetes: { volumes: [$VOLUMES], memory: $1 }
 EOF
 }
-matrix() { # framework, parallelism
-    printf '[matrix]\nname = "one"\nplatform = "cpu"\nframework = "%s"\nmodel = "tiny"\nparallelism = "%s"\nrepeats = 2\n' "$1" "$2" > matrix.toml
+matrix() { # framework, parallelism, repeats
+    printf '[matrix]\nname = "one"\nplatform = "cpu"\nframework = "%s"\nmodel = "tiny"\nparallelism = "%s"\nrepeats = %s\n' "$1" "$2" "${3:-2}" > matrix.toml
 }
 matrix cmd single
 mkdir -p recipes/pair
@@ -103,7 +104,6 @@ says() { grep -q -- "$1" out || fails "the build does not say: $1"; }
 launched() { [ "$(wc -l < launches)" = "$1" ] || fails "$(wc -l < launches) launches, not $1"; }
 ours() { kubectl get "$1" --no-headers --output=name --selector=tprimat.dev/runs; }
 pods() { kubectl get pods --no-headers --selector=tprimat.dev/runs --field-selector=status.phase=Running --output=name; }
-delete_jobs() { ours jobs | xargs --no-run-if-empty kubectl delete > /dev/null; }
 running() { for _ in $(seq 120); do [ -z "$(pods)" ] || return 0; sleep 0.5; done; fails "no pod runs"; }
 nothing_left() {
     for _ in $(seq 120); do
@@ -165,14 +165,15 @@ trainer ': image'
 config 256Mi "registry.invalid/absent@sha256:${IMAGE##*:}"
 timeout --signal=INT 40 "$FOLDER/tprimat" build > out 2>&1 || true
 says "registry.invalid/absent@.* cannot be pulled"; says "goes on: the next build takes it up"
-delete_jobs; config 256Mi "$IMAGE"; build; says "1 of 1 selected cell measured"; launched 2
+config 256Mi "$IMAGE"; build; says "replaced the Job"; says "1 of 1 selected cell measured"; launched 2
 nothing_left "an image that is absent"
 
 trainer ': node'
 config 100000Gi "$IMAGE"
 timeout --signal=INT 15 "$FOLDER/tprimat" build > out 2>&1 || true
 says "no node takes it"
-delete_jobs; config 256Mi "$IMAGE"; build; says "1 of 1 selected cell measured"
+[ "$(grep -c "waiting for" out)" -le 8 ] || fails "it says too often what it waits for"
+config 256Mi "$IMAGE"; build; says "replaced the Job"; says "1 of 1 selected cell measured"; launched 2
 nothing_left "a Job that no node takes"
 
 matrix pair two
@@ -203,6 +204,30 @@ while kill -0 $tprimat 2> /dev/null; do
 done
 wait $tprimat || true; says "failed (\(node\|killed\))"
 nothing_left "one pod of two lost"
+
+# A node loses its power. It is named, and the record has the nodes where the run was, wherever Kubernetes starts a second pod.
+lose() { # cell, the node that is lost, all nodes of the run
+    $LOSE "$2"
+    wait $tprimat || true; says "failed (node)"; says "node $2 was lost: "
+    "$FOLDER/tprimat" show "$1" --attempts > out; says " $3 "
+    $MEND "$2"
+    kubectl wait --for=condition=Ready --timeout=120s "node/$2" > /dev/null
+    nothing_left "node $2 of $3 lost"
+}
+node_of() { kubectl get "$1" --output=jsonpath='{.spec.nodeName}'; }
+if [ -n "${LOSE:-}" ]; then
+    matrix cmd single 1
+    trainer 'sleep 600'
+    "$FOLDER/tprimat" build > out 2>&1 & tprimat=$!
+    running; sleep 5; node=$(node_of "$(pods)")
+    lose cpu/cmd/tiny/single "$node" "$node"
+
+    matrix pair two 1
+    pair 600
+    "$FOLDER/tprimat" build > out 2>&1 & tprimat=$!
+    until [ "$(wc -l < ranks)" -ge 2 ]; do sleep 0.5; done
+    lose cpu/pair/tiny/two "$(node_of "$(of_node 1)")" "$(for pod in $(pods); do node_of "$pod"; echo; done | sort | paste -s -d,)"
+fi
 
 # Every launch is in the journal once, whatever is killed; the last build measures what is missing, and no more.
 for seed in $(seq "${CHAOS:-5}"); do

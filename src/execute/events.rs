@@ -11,7 +11,7 @@ mod tests;
 mod wording;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::OpenOptions,
     io::{self, Write},
     path::Path,
@@ -136,6 +136,8 @@ pub struct PlainLines<W> {
     progress: Progress,
     /// It was told that somebody else's run holds a device.
     told_held: bool,
+    /// What each task was told to wait for.
+    waits: HashSet<(String, String)>,
 }
 
 impl<W: Write> PlainLines<W> {
@@ -150,7 +152,22 @@ impl<W: Write> PlainLines<W> {
             failures: HashMap::new(),
             progress: Progress::default(),
             told_held: false,
+            waits: HashSet::new(),
         }
+    }
+
+    /// Was something told of a task so shortly before that this may wait? The longer it goes on, the more
+    /// seldom it is told of.
+    fn is_too_soon(&mut self, task: &str) -> bool {
+        let now = Instant::now();
+        let first = (now, self.every);
+        let (last, every) = self.running.entry(task.to_owned()).or_insert(first);
+        if last.elapsed() < *every {
+            return true;
+        }
+        *last = now;
+        *every = every.saturating_mul(2).min(LONGEST_SILENCE.max(self.every));
+        false
     }
 }
 
@@ -189,26 +206,21 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             {
                 return;
             }
+            // Numbers change while the reason stays, as how many nodes have no room for a Job, and an image
+            // that is absent has two names, which alternate.
+            Event::TaskWaiting { task, what_for } if !tells_all => {
+                let reason = what_for.replace(|c: char| c.is_ascii_digit(), "");
+                if !self.waits.insert((task.clone(), reason)) && self.is_too_soon(task) {
+                    return;
+                }
+            }
             // The end says that nothing was to do, and the start of each run how many are to come.
             Event::BuildStarted { stale, queue, .. }
                 if *stale == 0 || queue.iter().any(|task| task.starts_with("train ")) =>
             {
                 return;
             }
-            Event::Step { task, .. } => {
-                let now = Instant::now();
-                let (last, every) = self
-                    .running
-                    .entry(task.clone())
-                    .or_insert((now, self.every));
-                if last.elapsed() < *every {
-                    return;
-                }
-                (*last, *every) = (
-                    now,
-                    every.saturating_mul(2).min(LONGEST_SILENCE.max(self.every)),
-                );
-            }
+            Event::Step { task, .. } if self.is_too_soon(task) => return,
             Event::TaskStarted { repeat: None, .. } if !tells_all => return,
             Event::TaskStarted { task, .. } => {
                 let now = Instant::now();

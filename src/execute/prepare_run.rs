@@ -11,6 +11,7 @@ use super::{
     train_work::TrainWork,
 };
 use crate::{
+    digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
     job::Vendor,
@@ -260,7 +261,7 @@ fn is_alone_on_devices(shares_host: bool, vendor: Vendor) -> bool {
 }
 
 /// Where the Job of a run is made, and as what.
-fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Target> {
+pub(super) fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Target> {
     let settings = &work.execution().kubernetes;
     let owner = kubernetes::owner(&host.runs)?;
     let named = Named {
@@ -277,6 +278,7 @@ fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Ta
         context: settings.context.clone(),
         namespace: settings.namespace.clone(),
         cancel_on_interrupt: settings.cancel_on_interrupt == Some(true),
+        asked: Some(Digest::of(&manifest.bytes)),
         manifest: String::from_utf8_lossy(&manifest.bytes).into_owned(),
         owner,
     })

@@ -12,13 +12,16 @@ use super::{
     events::Event,
     host::TrainHost,
     ingest::{ended_before_it_began, ingest},
+    prepare_run::target,
     see_through::{KEY_LOOK, RunningSet, Trained, say_note, see_through},
     train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::Cache,
     error::{Error, Result},
+    plan::Place,
     run::{
+        RunSpec, Target,
         contained::sweep,
         folder::remove,
         recover::{self, Leftover, Swept, Taken},
@@ -82,6 +85,21 @@ pub(super) fn take_over(
                 Err(error) => return not_taken(error, &dir),
             },
             Taken::GoesOn(spec, owner) => {
+                if is_asked_otherwise(work, host, &spec) {
+                    match host.batch().withdraw(&spec) {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            let message = format!(
+                                "{}: replaced the Job that an earlier build made: it had not begun, and this build asks the cluster for \
+                                 something else",
+                                work.name(),
+                            );
+                            events.report(&Event::Note { message });
+                            continue;
+                        }
+                        Err(error) => return not_taken(error, &dir),
+                    }
+                }
                 let cancels = host.systems.of(&spec).cancels("", &spec);
                 let run = Arc::new(host.batch().attach((*spec).clone(), owner));
                 let message = format!(
@@ -108,6 +126,18 @@ pub(super) fn take_over(
             }
         }
     }
+}
+
+/// Would this build ask a cluster for something else than the Job of a run was made with? Much of it is in no
+/// key, such as the memory of its pod, and may have been corrected while the Job waits.
+fn is_asked_otherwise(work: &TrainWork, host: &TrainHost, spec: &RunSpec) -> bool {
+    let made = spec.job.as_ref().and_then(|job| job.kubernetes.as_ref());
+    let Some(made) = made.filter(|made| made.asked.is_some()) else {
+        return false;
+    };
+    let place = |of: &Target| (of.context.clone(), of.namespace.clone(), of.asked);
+    let now = target(work, host, &spec.run_id, &spec.dir);
+    work.execution().place != Place::Kubernetes || now.is_ok_and(|now| place(&now) != place(made))
 }
 
 /// False: the folder does not say what it is of, and is left alone.

@@ -9,6 +9,7 @@
 //! | the system does not answer | it is asked again until it does |
 //! | the user has as many jobs as Slurm allows | it is submitted once others have ended |
 //! | the system refuses the job otherwise, or can never start it | this training has nothing, with the reason; others go on |
+//! | a build would submit another job before this one took its run | it is taken back, and nothing of it runs |
 //! | the job is gone before it took its run | nothing has run, and nothing is recorded |
 //! | the job ended well, and `exit.json` is not seen here | it is waited for, then left in its folder: nothing is run instead |
 //! | the run failed, whatever its exit code | the system says whether it ended the job: memory, time, node, cancelled |
@@ -115,6 +116,16 @@ impl Executor for Batch {
 }
 
 impl Batch {
+    /// Takes back a run whose job has not begun it; false: it has. The caller holds the lock of its folder.
+    pub(crate) fn withdraw(&self, spec: &RunSpec) -> Result<bool> {
+        let is_taken = take(&spec.dir, WITHDRAWN)?;
+        if is_taken {
+            self.systems.of(spec).let_go(spec, None);
+            folder::remove(&spec.dir);
+        }
+        Ok(is_taken)
+    }
+
     /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
     pub(crate) fn attach(&self, spec: RunSpec, owner: File) -> Job {
         let system = self.systems.of(&spec);
@@ -178,7 +189,12 @@ pub(crate) fn left(spec: &RunSpec, systems: &Systems, age: Duration) -> Option<E
     let (_, shown) = over?;
     // Written just before the end, it may have come in between.
     match exit_of_ended(&spec.dir).ok()? {
-        Some(exit) => Some(End::Over(Box::new(explained(spec, &*job.system, exit)))),
+        Some(exit) => Some(End::Over(Box::new(explained(
+            spec,
+            &*job.system,
+            exit,
+            || true,
+        )))),
         None => (!shown.ended_well).then(|| ended_unseen(spec, &*job.system, shown)),
     }
 }
@@ -227,7 +243,8 @@ impl Job {
                 (Ok(Some(mut exit)), _) => {
                     // Who ended the run at somebody's word is known.
                     if interrupted.is_none() {
-                        exit = explained(&self.spec, &*self.system, exit);
+                        let is_awaited = || lock(&self.interrupted).is_none();
+                        exit = explained(&self.spec, &*self.system, exit, is_awaited);
                     }
                     return Ok(End::Over(Box::new(exit)));
                 }

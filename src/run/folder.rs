@@ -19,6 +19,8 @@ use crate::{
 pub(crate) const MAKING: &str = ".making.lock";
 /// First part of the name of a folder that is being removed, and whose content no longer counts.
 pub(crate) const GONE: &str = ".gone-";
+/// The name of the host on which a job, or one of its nodes, has begun.
+pub(crate) const HOST: &str = "host";
 
 pub(crate) fn times_path(dir: &Path) -> PathBuf {
     dir.join("times")
@@ -44,6 +46,13 @@ pub(crate) fn supervisor_lock_path(dir: &Path) -> PathBuf {
 /// What the supervisor itself has to say; empty unless something is broken.
 pub(crate) fn supervisor_log_path(dir: &Path) -> PathBuf {
     dir.join("supervisor.log")
+}
+
+/// Notes on which host a job or one of its nodes has begun: a host that is lost says nothing afterwards.
+pub(crate) fn note_host(dir: &Path, host: Option<&str>) {
+    if let Some(host) = host {
+        let _ = files::write_atomically(&dir.join(HOST), host.as_bytes(), Durability::Synced);
+    }
 }
 
 /// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A

@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    folder::{make, write_exit},
+    folder::{lock, make, write_exit},
     spec::{ExitKind, RunExit, RunSpec, Target, attempt_id},
     system::{Answer, Commands, Shown, Submission, System, SystemError, job_name},
 };
@@ -125,6 +125,8 @@ pub struct Kubernetes {
     commands: Commands<Vec<Value>>,
     /// When the caller was last shown Jobs, by the words that choose the cluster.
     answered: Arc<Mutex<BTreeMap<Vec<String>, Instant>>>,
+    /// Images that a run of this build waited for in vain, and why: no other run waits for them.
+    absent: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Kubernetes {
@@ -132,13 +134,13 @@ impl Kubernetes {
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
             commands: Commands::new(env),
-            answered: Arc::default(),
+            ..Self::default()
         }
     }
 
     /// Was the caller shown Jobs there not long ago?
     fn has_answered(&self, target: &Target) -> bool {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = lock(&self.answered);
         let last = answered.get(&words_of(target));
         last.is_some_and(|last| last.elapsed() < FORBIDDEN)
     }
@@ -190,8 +192,7 @@ impl Kubernetes {
         let words = ["get", "jobs,pods", &selector, "--output=json"];
         let list = || self.items(target, &words);
         let listed = self.commands.listed(key, age, list)?;
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.insert(words_of(target), Instant::now());
+        lock(&self.answered).insert(words_of(target), Instant::now());
         Ok(listed)
     }
 
@@ -231,7 +232,31 @@ impl Kubernetes {
         if let Some(name) = standing.explained_by_events_of {
             shown.reason = self.last_warning(spec, &name).unwrap_or(shown.reason);
         }
+        let silent = standing.silent_node.as_ref();
+        if let Some(said) = silent.and_then(|node| self.node_said(spec, node)) {
+            if shown.reason.ends_with(standing::SILENT) {
+                shown.reason += &format!(": {said}");
+            }
+            if let Some(ExitKind::Lost(why)) = &mut shown.fate {
+                *why += &format!(": {said}");
+            }
+        }
+        if let Some(image) = standing.absent_image {
+            lock(&self.absent).insert(image, shown.reason.clone());
+        }
         shown
+    }
+
+    /// What the cluster says of a node that does not answer, if the caller may look at nodes.
+    fn node_said(&self, spec: &RunSpec, name: &str) -> Option<String> {
+        let words = ["get", "node", name, "--output=json"];
+        match self.kubectl(target_of(spec), &words, "") {
+            Ok(node) => standing::said_of_node(&serde_json::from_str(&node).ok()?),
+            Err(why) if why.said.contains("NotFound") => {
+                Some("it is not in the cluster any more".to_owned())
+            }
+            Err(_) => None,
+        }
     }
 
     /// What a cluster last complained of about an object.
@@ -300,6 +325,12 @@ impl System for Kubernetes {
             return refused(&why);
         }
         let target = target_of(spec);
+        let is_of = |(image, _): &(&String, &String)| target.manifest.contains(*image);
+        let absent = (lock(&self.absent).iter().find(is_of)).map(|(_, why)| why.clone());
+        if let Some(why) = absent {
+            let found = "no Job was made, because another run of this build found that";
+            return Ok(Submission::Refused(format!("{found} {why}")));
+        }
         let environment = serde_json::to_string(&spec.env).unwrap_or_default();
         let secret = json!({
             "apiVersion": "v1",
@@ -364,6 +395,14 @@ impl System for Kubernetes {
             .or_else(|| is_told.then(|| ExitKind::Killed(deleted.to_owned())))
     }
 
+    fn loss_of(&self, spec: &RunSpec, host: &str) -> Option<String> {
+        let mut nodes = host.split(',');
+        nodes.find_map(|node| {
+            let said = self.node_said(spec, &harmless(node))?;
+            Some(format!("{}: {said}", standing::loss_of(node)))
+        })
+    }
+
     fn let_go(&self, spec: &RunSpec, exit: Option<&RunExit>) {
         // What only the Job could tell is in the folder before the Job goes.
         if let Some(exit) = exit
@@ -402,6 +441,7 @@ fn target_of(spec: &RunSpec) -> &Target {
         namespace: None,
         owner: String::new(),
         cancel_on_interrupt: false,
+        asked: None,
         manifest: String::new(),
     };
     let job = spec.job.as_ref();

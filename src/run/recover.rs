@@ -16,7 +16,7 @@ use super::{
     end_note::{END_NOTE, exit_or_end},
     executor::End,
     folder::{
-        GONE, MAKING, if_there, log_path, owner_lock_path, read_exit, read_if_there, remove,
+        GONE, HOST, MAKING, if_there, log_path, owner_lock_path, read_exit, read_if_there, remove,
         spec_path, supervisor_lock_path, was_never_written,
     },
     hang::STACKS,
@@ -196,7 +196,7 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
 }
 
 /// Everything that a run folder may hold of its run, which only whoever ran it can have put there.
-const OF_A_RUN: [&str; 10] = [
+const OF_A_RUN: [&str; 11] = [
     "spec.json",
     "exit.json",
     END_NOTE,
@@ -205,6 +205,7 @@ const OF_A_RUN: [&str; 10] = [
     "times",
     TELEMETRY,
     STACKS,
+    HOST,
     "owner.lock",
     "supervisor.lock",
 ];
@@ -270,7 +271,9 @@ pub(crate) fn take_up(
             _ => return Ok(Taken::GoesOn(Box::new(spec), owner)),
         },
         // Its supervisor knows that it was told to end, and the system knows why.
-        Some(exit) if spec.is_batch() => Some(batch::explained(&spec, &*systems.of(&spec), exit)),
+        Some(exit) if spec.is_batch() => {
+            Some(batch::explained(&spec, &*systems.of(&spec), exit, || true))
+        }
         exit => exit,
     };
     if spec.is_batch() && exit.is_some() {

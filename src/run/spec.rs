@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::{devices::Holder, watched_inputs::Watched};
 use crate::{
     cache::Undeclared,
+    digest::Digest,
     error::{Error, Result},
     files::unix_now,
     host::{EngineKind, Fact},
@@ -292,6 +293,9 @@ pub struct Target {
     pub namespace: Option<String>,
     pub owner: String,
     pub cancel_on_interrupt: bool,
+    /// By which a later build knows whether it would ask for the same; none of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Digest>,
     /// What kubectl is given. A folder may have come with a project, so it is never read from there.
     #[serde(skip)]
     pub manifest: String,

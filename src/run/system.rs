@@ -43,6 +43,10 @@ pub(crate) trait System: Send + Sync {
     /// How the system ended a run; `None`: it did not. `is_told`: the supervisor was told to end by
     /// somebody.
     fn fate(&self, spec: &RunSpec, shown: Shown, is_told: bool) -> Option<ExitKind>;
+    /// That a host is lost, as the system says it; `None`: it is there, or the system does not tell.
+    fn loss_of(&self, _: &RunSpec, _host: &str) -> Option<String> {
+        None
+    }
     /// The run is over and is taken in from its folder, which needs the job no more. `exit`: how it
     /// ended, if it ever ran.
     fn let_go(&self, spec: &RunSpec, exit: Option<&RunExit>);

@@ -60,10 +60,16 @@ elif words[:2] == ["get", "jobs,pods"]:
         answer = "running" if not ended(job) else read(DB, "end").strip() if there("end") else "complete"
         answer = read(DB, "stuck").strip() if there("stuck") else answer
         text = read(ANSWERS, answer.replace("complete", "out-of-memory") + ".json")
+        image = re.search(r'image: (".*")', read(DB, job, "manifest"))[1]
+        text = re.sub(r'"image": "registry.*"', '"image": ' + image, text)
         if answer == "complete":
             text = text.replace("OOMKilled", "Completed")
         items += json.loads(text.replace("NAME", job).replace("RUN", read(DB, job, "run")))["items"]
     print(json.dumps({"items": items}))
+elif words[:2] == ["get", "node"]:
+    if not there("node"):
+        refused(f'Error from server (Forbidden): nodes "{words[2]}" is forbidden: User "limited" cannot get resource "nodes" in API group "" at the cluster scope')
+    print(read(ANSWERS, read(DB, "node").strip() + ".json"))
 elif words[0] == "get":
     print('{"items": []}')
 elif words[0] == "delete":
@@ -299,6 +305,52 @@ fn an_image_that_stays_away_ends_the_wait_and_no_run_was_made() {
 }
 
 #[test]
+fn a_run_that_needs_an_image_which_stayed_away_from_another_one_waits_no_more() {
+    let cluster = Cluster::new();
+    cluster.0.edit("matrix.toml", "repeats = 1", "repeats = 3");
+    cluster.set("stuck", "no-image");
+    let ran = cluster.run(&["build", "--jobs", "1"]).ends_with(1);
+    assert_eq!(cluster.asked("create"), 1, "{}", ran.stderr);
+    let found = "no Job was made, because another run of this build found that the image ";
+    assert!(ran.stderr.contains(found), "{}", ran.stderr);
+    cluster.has_left_nothing();
+}
+
+#[test]
+fn a_job_that_waits_is_made_anew_once_config_asks_for_something_else_and_one_that_runs_is_not() {
+    let cluster = Cluster::new();
+    let killed = |mut build: Child| {
+        build.kill().unwrap();
+        build.wait().unwrap();
+    };
+    cluster.settings(", memory: 100Ti");
+    cluster.set("stuck", "no-node");
+    // The second build asks for the same.
+    for looks in [3, 6] {
+        let build = cluster.command(&["build"]).spawn().unwrap();
+        until("the Job waits", || {
+            cluster.db("asked").exists() && cluster.asked("get jobs,pods") >= looks
+        });
+        killed(build);
+        assert_eq!(cluster.asked("create"), 1);
+    }
+    cluster.settings(", memory: 1Gi");
+    cluster.unset("stuck");
+    let build = cluster.started();
+    let jobs = cluster.jobs();
+    assert_eq!((jobs.len(), cluster.asked("create")), (1, 2));
+    let manifest = fs::read_to_string(jobs[0].join("manifest")).unwrap();
+    assert!(manifest.contains("1Gi"), "{manifest}");
+    killed(build);
+    cluster.settings(", memory: 2Gi");
+    cluster.0.write("go", "");
+    let ran = cluster.run(&["build"]).ends_with(0);
+    assert!(!ran.stderr.contains("replaced"), "{}", ran.stderr);
+    assert_eq!((cluster.asked("create"), cluster.0.launches()), (2, 1));
+    cluster.has_left_nothing();
+}
+
+#[test]
 fn a_template_of_the_project_may_add_and_may_not_drop_what_makes_a_run_single() {
     let cluster = Cluster::new();
     let shipped = fs::read_to_string(concat!(
@@ -453,6 +505,51 @@ fn the_loss_of_one_pod_ends_the_others_and_is_told_as_what_it_is() {
         assert!(ran.stderr.contains(class), "{}", ran.stderr);
         let is_told = ran.stderr.contains("Kubernetes told the pod to end");
         assert_eq!(is_told, signal == Signal::SIGTERM, "{}", ran.stderr);
+        cluster.has_left_nothing();
+    }
+}
+
+#[test]
+fn a_lost_node_is_told_by_its_name_and_recorded_is_where_the_run_was() {
+    // A second pod failed on another node; the caller may not look at nodes; the node is gone with its pod.
+    for (pods, node, told) in [
+        (
+            "node-lost-replaced",
+            "node-not-ready",
+            "node n2 was lost: Kubelet stopped posting node status.",
+        ),
+        ("node-lost-replaced", "", "node n2 was lost\n"),
+        (
+            "supervisor-killed",
+            "node-not-ready",
+            "node node7 was lost: Kubelet stopped posting node status.",
+        ),
+        ("supervisor-killed", "", "left no word of how its run ended"),
+    ] {
+        let cluster = Cluster::new();
+        let build = cluster.started();
+        cluster.set("end", pods);
+        if !node.is_empty() {
+            cluster.set("node", node);
+        }
+        let is_supervisor = |(_, line): &(i32, String)| {
+            line.trim_end().ends_with(" pod") && !line.starts_with("bash")
+        };
+        let (pid, _) = cluster
+            .0
+            .processes()
+            .into_iter()
+            .find(is_supervisor)
+            .unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let ran = Ran::from(build.wait_with_output().unwrap()).ends_with(1);
+        assert!(
+            ran.stderr.contains("failed (node)") && ran.stderr.contains(told),
+            "{}",
+            ran.stderr
+        );
+        let attempts = cluster.run(&["show", "cpu/cmd/tiny/single", "--attempts"]);
+        assert!(attempts.stdout.contains(" node7 "), "{}", attempts.stdout);
         cluster.has_left_nothing();
     }
 }

@@ -45,8 +45,8 @@ pub fn advice(
         FailureClass::Input => "add the file to config.yaml as the line above says, then build".to_owned(),
         FailureClass::Port => "another process holds the port; the next build runs it again".to_owned(),
         FailureClass::Killed => {
-            "the next build runs it again. Where nobody stopped it, it mostly needed more memory than it may have: `dmesg` of its host tells; a \
-             job or a pod has a limit of its own".to_owned()
+            format!("the next build runs it again. Where nobody stopped it, it mostly needed more memory than it may have: `dmesg` of its host tells; \
+             a job has a limit of its own, as has a pod (execution.{}.kubernetes.memory)", platform_of(cell))
         }
         FailureClass::Crash => {
             format!("native code of the trainer or a library ended it: `{}` shows what came before; try other versions of the \

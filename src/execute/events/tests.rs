@@ -91,6 +91,27 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
     assert!(String::from_utf8(bytes).unwrap().contains(step));
 }
 
+/// As when an image cannot be pulled, which has two names for it that alternate, or nodes come and go.
+#[test]
+fn what_a_run_waits_for_is_a_line_once_however_often_it_is_told() {
+    let told = |every: Duration, amount: Amount| {
+        let mut bytes = Vec::new();
+        let mut plain = PlainLines::new(&mut bytes, every, amount);
+        for round in 0..20 {
+            for why in ["ErrImagePull", "ImagePullBackOff", "of 3 nodes"] {
+                plain.report(&Event::TaskWaiting {
+                    task: "train a#1".into(),
+                    what_for: format!("a Job ({why}, {round})"),
+                });
+            }
+        }
+        String::from_utf8(bytes).unwrap().lines().count()
+    };
+    assert_eq!(told(Duration::MAX, Amount::default()), 3);
+    assert_eq!(told(Duration::MAX, Amount::EveryTask), 60);
+    assert!(told(Duration::ZERO, Amount::default()) > 3, "after a while");
+}
+
 /// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
 #[test]
 fn a_measurement_that_begins_says_how_far_the_build_is() {

@@ -7,8 +7,8 @@ use crate::{
     files,
     run::{
         end_note::exit_or_end,
-        folder::{make, read_if_there, read_spec_with},
-        spec::RunSpec,
+        folder::{make, note_host, read_if_there, read_spec_with},
+        spec::{RunSpec, hostname},
     },
 };
 
@@ -70,6 +70,7 @@ pub(crate) fn claim(dir: &Path, job: &str, environment: &Path) -> Result<Option<
         }
         return Ok(None);
     }
+    note_host(dir, hostname().as_deref());
     let env = environment_in(environment)?;
     // A Secret is not in the folder, and goes with its job.
     let _ = fs::remove_file(environment);

@@ -16,6 +16,7 @@ use crate::{
         executor::End,
         folder::{last_seen, supervisor_said},
         leftovers::end_leftovers,
+        nodes::hosts_of,
         spec::{ExitKind, RunExit, RunSpec, never_ran},
         system::{Shown, System, job_of},
     },
@@ -26,9 +27,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// The same of a job that ended well, whose exit.json is there for sure. An NFS client may believe
 /// for up to a minute that a file which it did not find is still not there.
 const VISIBLE: Duration = Duration::from_secs(90);
-/// Between two questions for the last state of a job.
-const PAUSE: Duration = Duration::from_millis(500);
-
+/// Within which time a system notices that a node is lost: Kubernetes after 40 s, or 50 s since 1.32.
+const NOTICED: Duration = Duration::from_secs(60);
 /// How long the files of a supervisor that is gone are waited for.
 pub(crate) fn patience(ended_well: bool) -> Duration {
     if ended_well { VISIBLE } else { SETTLE }
@@ -43,27 +43,44 @@ pub(crate) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
 
 /// A supervisor that was told to end does not know why, nor does a trainer that got the signal
 /// first; the system does. A launcher such as torchrun ends with 1 whatever ended its workers, so it is
-/// asked after every end that may be somebody else's doing.
-pub(crate) fn explained(spec: &RunSpec, system: &dyn System, exit: RunExit) -> RunExit {
+/// asked after every end that may be somebody else's doing, for as long as somebody awaits its answer.
+pub(crate) fn explained(
+    spec: &RunSpec,
+    system: &dyn System,
+    exit: RunExit,
+    is_awaited: impl Fn() -> bool,
+) -> RunExit {
     let is_interrupted = exit.status == ExitKind::Interrupted;
     let is_told = is_interrupted || matches!(exit.status, ExitKind::Signal(_));
-    let is_in_doubt = is_told || matches!(exit.status, ExitKind::Code(code) if code != 0);
+    // The others noticed at once that a node was gone; the system may take a minute.
+    let has_lost = matches!(exit.status, ExitKind::Lost(_)) || exit.lost_nodes.is_some();
+    let is_in_doubt =
+        is_told || has_lost || matches!(exit.status, ExitKind::Code(code) if code != 0);
+    let patience = if has_lost { NOTICED } else { SETTLE };
     let noted = noted_job(&spec.dir).ok().flatten();
     let Some(id) = noted.filter(|id| is_in_doubt && id != WITHDRAWN) else {
         return exit;
     };
     let begun = Instant::now();
     // The job's end may take a moment to be known.
-    let shown = loop {
+    let mut shown = loop {
         match system.state(&id, spec, Duration::ZERO) {
-            Ok(shown) if shown.is_over => break shown,
+            Ok(shown) if shown.is_over || has_lost && shown.is_silent => break shown,
             Err(why) if !why.is_passing => break Shown::default(),
-            Ok(shown) if begun.elapsed() >= SETTLE => break shown,
-            _ if begun.elapsed() >= SETTLE => break Shown::default(),
-            _ => thread::sleep(PAUSE),
+            Ok(shown) if begun.elapsed() >= patience => break shown,
+            _ if begun.elapsed() >= patience || !is_awaited() => break Shown::default(),
+            _ => thread::sleep(patience / 10),
         }
     };
+    // A node that does not answer now was well when the run's end was recorded on it.
+    let is_late = !shown.is_over && !has_lost;
+    (shown.fate).take_if(|fate| is_late && matches!(fate, ExitKind::Lost(_)));
     match system.fate(spec, shown, is_interrupted) {
+        // A rank that failed may have done so by itself.
+        Some(ExitKind::Lost(why)) if exit.lost_nodes.is_some() => RunExit {
+            lost_nodes: Some(why),
+            ..exit
+        },
         Some(status) => RunExit { status, ..exit },
         None => exit,
     }
@@ -90,8 +107,11 @@ pub(super) fn ended_unseen(spec: &RunSpec, system: &dyn System, shown: Shown) ->
     // The job may have run on this host, and whoever killed its supervisor left the rest. On any other
     // host there is nothing to end.
     let _ = end_leftovers(&spec.run_id);
-    let host = shown.nodes.clone();
-    let status = system.fate(spec, shown, false).unwrap_or_else(|| {
+    // What the system shows may be a later start, which ran nothing.
+    let host = hosts_of(&spec.dir, spec.nodes()).or_else(|| shown.nodes.clone());
+    let is_lost = || system.loss_of(spec, host.as_deref()?).map(ExitKind::Lost);
+    let status = system.fate(spec, shown, false).or_else(is_lost);
+    let status = status.unwrap_or_else(|| {
         ExitKind::Lost(format!(
             "{job} is over and left no word of how its run ended"
         ))
@@ -200,7 +220,7 @@ mod tests {
                 ended_at: unix_now(),
                 ..never_ran(ExitKind::Code(code), 0.0)
             };
-            explained(&spec, &slurm, exit).status
+            explained(&spec, &slurm, exit, || true).status
         };
         let is_of_memory =
             |status| matches!(status, ExitKind::Killed(why) if why.contains("out of memory"));

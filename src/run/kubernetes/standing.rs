@@ -17,9 +17,19 @@ const IMAGE: [&str; 4] = [
     "InvalidImageName",
     "ErrImageNeverPull",
 ];
+/// What runtimes and registries say of an image that they looked for and do not have: the digest names its
+/// content, so no later try finds it.
+const ABSENT: [&str; 3] = [
+    ": not found",
+    "manifest unknown",
+    "repository does not exist",
+];
 /// How long after the end of its grace a pod that is being deleted may still record the run's end, in
 /// seconds. That of a lost node stays there for as long as the node does.
 const DELETED: f64 = 30.0;
+
+/// The end of what is told of a pod whose node does not answer.
+pub(super) const SILENT: &str = "does not answer";
 
 /// The state of a Job whose node is lost.
 const LOST: &str = "lost";
@@ -28,6 +38,10 @@ pub(super) struct Standing {
     pub shown: Shown,
     /// Nothing here says what it waits for; the events of this object may.
     pub explained_by_events_of: Option<String>,
+    /// The node of a pod that does not answer; what the cluster says of the node tells why.
+    pub silent_node: Option<String>,
+    /// The image that cannot be had.
+    pub absent_image: Option<String>,
 }
 
 /// How the Jobs of these names stand as one. The last one is that of node 0, whose end is the run's.
@@ -50,6 +64,8 @@ pub(super) fn of_all(names: &[String], jobs: &[&Value], pods: &[&Value], now: f6
     let any = |is: fn(&Shown) -> bool| each.iter().any(|one| is(&one.shown));
     let (is_silent, is_hopeless) = (any(|one| one.is_silent), any(|one| one.is_hopeless));
     let fate = each.iter().find_map(|one| one.shown.fate.clone());
+    let silent_node = each.iter().find_map(|one| one.silent_node.clone());
+    let absent_image = each.iter().find_map(|one| one.absent_image.clone());
     // Whichever keeps the run waiting is what is told, else whichever goes on.
     let waits = |one: &Standing| {
         let is_well = one.shown.state == "running" && one.shown.reason.is_empty();
@@ -72,55 +88,76 @@ pub(super) fn of_all(names: &[String], jobs: &[&Value], pods: &[&Value], now: f6
         fate,
         ..one.shown
     };
-    one
+    Standing {
+        silent_node,
+        absent_image,
+        ..one
+    }
+}
+
+/// How the loss of a node is told.
+pub(super) fn loss_of(node: &str) -> String {
+    format!("Kubernetes: node {node} was lost")
+}
+
+/// What a cluster says of a node that does not answer; `None`: it does.
+pub(super) fn said_of_node(node: &Value) -> Option<String> {
+    if status_of(node, "Ready") == "True" {
+        return None;
+    }
+    let ready = all(node, "/status/conditions").find(|one| text(one, "/type") == "Ready");
+    let said = ready.map_or("", |ready| text(ready, "/message"));
+    Some(match said {
+        "" => "it is not ready".to_owned(),
+        said => short(said),
+    })
 }
 
 /// `now`: seconds since 1970.
 fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
     let name = |of: &Value| text(of, "/metadata/name").to_owned();
+    let node = |pod: &Value| Some(text(pod, "/spec/nodeName").to_owned()).filter(|n| !n.is_empty());
+    let mut pods = pods.to_vec();
+    pods.sort_by_key(|pod| text(pod, "/metadata/creationTimestamp"));
     let mut shown = Shown {
-        nodes: pods
-            .iter()
-            .map(|pod| text(pod, "/spec/nodeName"))
-            .find(|node| !node.is_empty())
-            .map(str::to_owned),
+        nodes: pods.iter().find_map(|pod| node(pod)),
         fate: pods.iter().find_map(|pod| fate_of(pod)),
         ..Shown::default()
     };
     let is_alive = |pod: &&&Value| !is_over(pod) && !is_past(pod, now);
-    let mut alive: Vec<&Value> = pods.iter().filter(is_alive).copied().collect();
-    alive.sort_by_key(|pod| text(pod, "/metadata/creationTimestamp"));
-    let mut events_of = None;
+    let alive: Vec<&Value> = pods.iter().filter(is_alive).copied().collect();
+    // Kubernetes gave such a pod up long ago, and its node has not said that it is gone.
+    let lost = pods.iter().find(|pod| !is_over(pod) && is_past(pod, now));
+    let silent = pods.iter().find(|pod| is_silent(pod)).or(lost);
+    let silent_node = silent.and_then(|pod| node(pod)).unwrap_or_default();
+    if silent.is_some_and(|pod| is_silent(pod)) {
+        (shown.fate).get_or_insert(ExitKind::Lost(loss_of(&silent_node)));
+    } else if lost.is_some() {
+        let why = "Kubernetes: the pod was told to end and has not; its node";
+        let lost = ExitKind::Lost(format!("{why} {silent_node} may be lost"));
+        shown.fate.get_or_insert(lost);
+    }
+    let mut standing = Standing {
+        explained_by_events_of: None,
+        silent_node: silent.map(|_| silent_node),
+        absent_image: None,
+        shown,
+    };
+    let shown = &mut standing.shown;
     let Some(job) = job else {
         let deleted = "Kubernetes: the Job was deleted".to_owned();
         shown.fate.get_or_insert(ExitKind::Killed(deleted));
         shown.is_over = alive.is_empty();
-        shown.state = if alive.is_empty() {
-            String::new()
-        } else {
-            "ending".to_owned()
-        };
-        return Standing {
-            shown,
-            explained_by_events_of: None,
-        };
+        shown.state = if alive.is_empty() { "" } else { "ending" }.to_owned();
+        return standing;
     };
     let (complete, failed) = (condition(job, "Complete"), condition(job, "Failed"));
-    // Kubernetes gave the pod up long ago, and its node has not said that it is gone. A second pod, which has to wait for a node,
-    // must not keep the run waiting.
-    let lost = pods.iter().find(|pod| !is_over(pod) && is_past(pod, now));
     let runs = |pod: &&Value| text(pod, "/status/phase") == "Running";
+    // A second pod, which has to wait for a node, must not keep the run waiting.
     let is_given_up = complete.is_none() && failed.is_none() && !alive.iter().any(runs);
-    if let Some(pod) = lost.filter(|_| is_given_up) {
-        let node = text(pod, "/spec/nodeName");
-        let lost =
-            format!("Kubernetes: the pod was told to end and has not; its node {node} may be lost");
-        shown.fate.get_or_insert(ExitKind::Lost(lost));
+    if lost.is_some() && is_given_up {
         (shown.is_over, shown.state) = (true, LOST.to_owned());
-        return Standing {
-            shown,
-            explained_by_events_of: None,
-        };
+        return standing;
     }
     shown.ended_well = complete.is_some();
     if let Some(end) = complete.or(failed).filter(|_| alive.is_empty()) {
@@ -135,20 +172,23 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
         if text(end, "/reason") == "DeadlineExceeded" {
             shown.fate.get_or_insert(ExitKind::Timeout);
         }
-    } else if let Some(pod) = alive.last() {
+    } else if let Some(pod) = alive.iter().find(|pod| is_silent(pod)).or(alive.last()) {
         let age = age(pod, "/status/startTime", now);
         (shown.state, shown.reason) = doing(pod);
-        shown.is_silent = shown.state == "running" && !shown.reason.is_empty();
-        let waiting = waiting(pod).map(|(reason, _)| reason);
-        shown.is_hopeless = match waiting {
-            Some("InvalidImageName" | "ErrImageNeverPull") => true,
-            Some(reason) => {
-                reason != "ContainerCreating" && reason != "PodInitializing" && age > HOPE
-            }
-            None => false,
+        shown.is_silent = is_silent(pod);
+        let (waits_for, said) = waiting(pod).unwrap_or_default();
+        let is_absent = ABSENT.iter().any(|words| said.contains(words));
+        shown.is_hopeless = match waits_for {
+            "" | "ContainerCreating" | "PodInitializing" => false,
+            "InvalidImageName" | "ErrImageNeverPull" => true,
+            "ErrImagePull" | "ImagePullBackOff" if is_absent => true,
+            _ => age > HOPE,
         };
+        if shown.is_hopeless && IMAGE.contains(&waits_for) {
+            standing.absent_image = Some(text(pod, "/spec/containers/0/image").to_owned());
+        }
         let is_quiet = shown.reason.is_empty() && shown.state == "pending" && age > QUIET;
-        events_of = is_quiet.then(|| name(pod));
+        standing.explained_by_events_of = is_quiet.then(|| name(pod));
     } else if job.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
         shown.state = "suspended".to_owned();
         shown.reason = match text(job, "/metadata/labels/kueue.x-k8s.io~1queue-name") {
@@ -158,25 +198,17 @@ fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
     } else {
         shown.state = "pending".to_owned();
         shown.reason = "it has no pod yet".to_owned();
-        events_of = Some(name(job));
+        standing.explained_by_events_of = Some(name(job));
     }
-    Standing {
-        shown,
-        explained_by_events_of: events_of,
-    }
+    standing
 }
 
 /// The state of a pod that is not over, and why it is in it.
 fn doing(pod: &Value) -> (String, String) {
     let phase = text(pod, "/status/phase").to_lowercase();
     if phase == "running" {
-        let is_silent = ["False", "Unknown"].contains(&status_of(pod, "Ready"))
-            && pod
-                .pointer("/status/containerStatuses/0/state/running")
-                .is_some();
-        let node = text(pod, "/spec/nodeName");
-        let silent = format!("its node {node} does not answer");
-        return (phase, if is_silent { silent } else { String::new() });
+        let silent = || format!("its node {} {SILENT}", text(pod, "/spec/nodeName"));
+        return (phase, is_silent(pod).then(silent).unwrap_or_default());
     }
     if let Some(refused) = all(pod, "/status/conditions")
         .find(|one| text(one, "/type") == "PodScheduled" && text(one, "/status") == "False")
@@ -188,8 +220,9 @@ fn doing(pod: &Value) -> (String, String) {
         Some((reason, said)) if IMAGE.contains(&reason) => {
             // The reason is at the end of what the runtime says, behind the image's name.
             let why = said.rsplit("\": ").next().filter(|why| *why != said);
-            let why = why.map_or(reason.to_owned(), |why| format!("{reason}: {}", short(why)));
             let image = text(pod, "/spec/containers/0/image");
+            let bare = |why: &str| short(why).replace(&format!("{image}: "), "");
+            let why = why.map_or(reason.to_owned(), |why| format!("{reason}: {}", bare(why)));
             format!("the image {image} cannot be pulled ({why})")
         }
         Some(("ContainerCreating" | "PodInitializing", _)) | None => String::new(),
@@ -213,6 +246,7 @@ fn fate_of(pod: &Value) -> Option<ExitKind> {
         "" => format!("Kubernetes: {what}"),
         message => format!("Kubernetes: {what}: {}", short(message)),
     };
+    let node = text(pod, "/spec/nodeName");
     for reason in reasons {
         match reason {
             "Evicted" | "EvictionByEvictionAPI" => {
@@ -228,9 +262,12 @@ fn fate_of(pod: &Value) -> Option<ExitKind> {
             | "Terminated"
             | "TerminationByKubelet"
             | "DeletionByTaintManager"
-            | "DeletionByPodGC"
-            | "UnexpectedAdmissionError" => {
-                return Some(ExitKind::Lost(said("the node of the pod is lost")));
+            | "DeletionByPodGC" => {
+                return Some(ExitKind::Lost(said(&format!("node {node} was lost"))));
+            }
+            "UnexpectedAdmissionError" => {
+                let refused = format!("node {node} refused the pod");
+                return Some(ExitKind::Lost(said(&refused)));
             }
             _ => {}
         }
@@ -247,7 +284,7 @@ fn fate_of(pod: &Value) -> Option<ExitKind> {
                     limit => format!("its limit of {limit}"),
                 };
                 return Some(ExitKind::Killed(format!(
-                    "Kubernetes: out of memory: the pod needed more than {limit} (kubernetes.memory)"
+                    "Kubernetes: out of memory: the pod needed more than {limit} (execution.<platform>.kubernetes.memory)"
                 )));
             }
             "StartError" | "ContainerCannotRun" => {
@@ -260,6 +297,14 @@ fn fate_of(pod: &Value) -> Option<ExitKind> {
         }
     }
     None
+}
+
+/// Does nobody answer for it? The cluster then says that the pod is not ready; its container, of which the node
+/// spoke last, still is.
+fn is_silent(pod: &Value) -> bool {
+    let is_not_ready = ["False", "Unknown"].contains(&status_of(pod, "Ready"));
+    let container = pod.pointer("/status/containerStatuses/0/state/running");
+    is_not_ready && text(pod, "/status/phase") == "Running" && container.is_some()
 }
 
 fn is_over(pod: &Value) -> bool {
@@ -379,6 +424,46 @@ mod tests {
         let lost = answer!("node-lost");
         let lost = read(lost, 60.0).shown;
         assert!(lost.is_silent && !lost.is_over, "{lost:?}");
+    }
+
+    /// Kubernetes started a second pod elsewhere, which found that the run had begun and failed.
+    #[test]
+    fn the_node_of_the_first_pod_is_the_one_that_is_lost() {
+        let answer = answer!("node-lost-replaced");
+        let early = read(answer, 60.0).shown;
+        assert!(
+            early.is_silent && !early.is_over,
+            "it may come back: {early:?}"
+        );
+        let standing = read(answer, 80.0);
+        assert!(standing.shown.is_over && !standing.shown.ended_well);
+        assert_eq!(standing.shown.nodes.as_deref(), Some("n2"));
+        assert_eq!(standing.silent_node.as_deref(), Some("n2"));
+        let lost = ExitKind::Lost("Kubernetes: node n2 was lost".to_owned());
+        assert_eq!(standing.shown.fate, Some(lost));
+        let node: Value = serde_json::from_str(answer!("node-not-ready")).unwrap();
+        let said = said_of_node(&node);
+        assert_eq!(
+            said.as_deref(),
+            Some("Kubelet stopped posting node status.")
+        );
+        let well = answer!("node-not-ready").replace("\"Unknown\"", "\"True\"");
+        assert_eq!(said_of_node(&serde_json::from_str(&well).unwrap()), None);
+    }
+
+    #[test]
+    fn an_image_that_its_registry_does_not_have_is_not_waited_for() {
+        let answer = answer!("no-image");
+        let why = ": i/o timeout\"";
+        assert!(answer.contains(why) && !read(answer, 60.0).shown.is_hopeless);
+        let absent = answer.replace(why, ": not found\"");
+        let standing = read(&absent, 60.0);
+        assert!(standing.shown.is_hopeless);
+        assert!(
+            standing
+                .absent_image
+                .is_some_and(|image| image.starts_with("registry.invalid/"))
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 
 use super::{
     lifelines::{Lifelines, Pods},
-    node::{NODE, NUMBER, Ready, answers_of, read_ready},
+    node::{NODE, NUMBER, Ready, answers_of, hosts_of, read_ready},
 };
 use crate::{
     error::{Error, Result},
@@ -299,6 +299,9 @@ impl Seen {
         if !self.told.is_empty() && has_failed {
             // The others failed because it went, and the cluster says why it was told.
             exit.status = ExitKind::Interrupted;
+        }
+        if missing > 0 {
+            exit.host = hosts_of(&spec.dir, nodes).or(exit.host);
         }
         if missing > 0 && !has_failed {
             // Whoever is not heard of has not ended well, whatever the others did.

@@ -12,7 +12,7 @@ use crate::{
     files::{self, Durability},
     run::{
         batch,
-        folder::{if_there, read_if_there, read_spec_with, write_exit},
+        folder::{HOST, if_there, note_host, read_if_there, read_spec_with, write_exit},
         inbox::{receive_environment, settle_down},
         process::part_of_run,
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY, hostname, never_ran},
@@ -66,6 +66,18 @@ pub(crate) fn files_of(dir: &Path, nodes: usize) -> Result<(Vec<NodeFile>, Vec<N
         samples.extend(regular(node, format!("telemetry.node-{node}.jsonl"), path)?);
     }
     Ok((logs, samples))
+}
+
+/// The hosts on which the nodes of a job have begun, as far as they have said it.
+pub(crate) fn hosts_of(dir: &Path, nodes: usize) -> Option<String> {
+    let host = |node: usize| {
+        let path = folder_of(dir, node).join(HOST);
+        let said = regular(node, HOST.to_owned(), path).ok()??;
+        String::from_utf8(read_if_there(&said.path).ok()??).ok()
+    };
+    let mut hosts: Vec<String> = (0..nodes).filter_map(host).collect();
+    hosts.sort_unstable();
+    (!hosts.is_empty()).then(|| hosts.join(","))
 }
 
 /// A folder may have come with somebody's project, so nothing is followed through links.
@@ -123,6 +135,7 @@ pub(crate) fn supervise(
     let answers = answers_of(dir, number);
     // As Slurm names it.
     let host = std::env::var("SLURMD_NODENAME").ok().or_else(hostname);
+    note_host(&folder_of(dir, number), host.as_deref());
     // The other nodes wait for this one, so it says whatever keeps it from running.
     let refused = |why: String| never_ran(ExitKind::LaunchFailed(why), 0.0);
     let (mut exit, mut inbox) = match read_spec_with(dir, env) {
