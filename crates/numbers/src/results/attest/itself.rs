@@ -215,11 +215,13 @@ fn nodes(trace: &Trace) -> Option<FieldAttestation> {
     ];
     let of_node = |name| Some((name, trace.effective.0.get(name)?.as_u64()?));
     let (name, each) = OF_NODE.into_iter().find_map(of_node)?;
-    let (nodes, devices) = (count(trace, "num_nodes")?, count(trace, "num_gpus")?);
+    let launched = || trace.effective.0.get("nnodes")?.as_u64();
+    let nodes = count(trace, "num_nodes").or_else(launched)?;
+    let devices = count(trace, "num_gpus")?;
     let product = nodes.checked_mul(each)?;
     (product != devices).then(|| {
         let text = format!(
-            "num_nodes {nodes} × {name} {each} = {product}, and the log states num_gpus {devices}"
+            "{nodes} nodes × {name} {each} = {product}, and the log states num_gpus {devices}"
         );
         contradicted("num_gpus", None, product.into(), text)
     })

@@ -286,6 +286,11 @@ fn a_setting_under_a_relatives_name_is_held_against_its_own() {
             ["fp32", "bf16"],
         ),
         (
+            json!({"num_gpus": 8, "nnodes": 2, "nproc_per_node": 8}),
+            "num_gpus",
+            ["16", "8"],
+        ),
+        (
             json!({"num_gpus": 8, "num_nodes": 2, "gpus_per_node": 8}),
             "num_gpus",
             ["16", "8"],
