@@ -89,7 +89,7 @@ impl Found {
         let mut ranks: Vec<(u32, PathBuf)> = Vec::new();
         for path in paths_in(at)? {
             let name = file_name(&path);
-            let rank = rank_of(&name);
+            let rank = rank_of(&name).or_else(|| rank_of_process(&path));
             let is_own = || {
                 path.canonicalize()
                     .is_ok_and(|path| self.own.contains(&path))
@@ -177,6 +177,21 @@ pub(super) fn rank_of(name: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
+/// The rank whose streams a folder holds: torchrun's `attempt_0/3`, with `stdout.log` and `stderr.log`.
+fn rank_of_process(folder: &Path) -> Option<u32> {
+    let attempt = file_name(folder.parent()?);
+    attempt.strip_prefix("attempt_")?;
+    file_name(folder).parse().ok()
+}
+
+/// The rank that the name of a log or of its folder states.
+pub(super) fn rank_by_name(log: &Path) -> Option<u32> {
+    let folder = log.parent()?;
+    rank_of(&file_name(log))
+        .or_else(|| rank_of(&file_name(folder)))
+        .or_else(|| rank_of_process(folder))
+}
+
 /// The name of a file or folder without the folder that it is in.
 #[must_use]
 pub fn file_name(path: &Path) -> String {
@@ -204,6 +219,9 @@ mod tests {
             "run-ranks/rank-7.info.log",
             "nested/rank-1/info.log",
             "nested/rank-0/debug.log",
+            "attempt_0/1/stdout.log",
+            "attempt_0/0/stderr.log",
+            "attempt_0/0/stdout.log",
             "events/x.events.out.tfevents.1",
             "cache/runs/one/run.log",
         ] {
@@ -218,6 +236,7 @@ mod tests {
         assert_eq!(
             shown,
             [
+                ("attempt_0", Kind::Log, 3),
                 ("benchmark_cuda_llama.json", Kind::Result, 1),
                 ("x.events.out.tfevents.1", Kind::Events, 1),
                 ("nested", Kind::Log, 2),
@@ -227,7 +246,7 @@ mod tests {
                 ("training_llama.log", Kind::Log, 1),
             ]
         );
-        let ranks = units[4]
+        let ranks = units[5]
             .files
             .iter()
             .map(|f| file_name(f))

@@ -5,7 +5,11 @@ use std::{
     path::Path,
 };
 
-use super::{Kind, OldResult, Recorded, Source, Unit, gather::rank_of, published, read_result};
+use super::{
+    Kind, OldResult, Recorded, Source, Unit,
+    gather::{rank_by_name, rank_of},
+    published, read_result,
+};
 use crate::{
     cache::{Cache, CacheError},
     error::{Error, Problem, Result},
@@ -160,8 +164,7 @@ pub fn check_one_run(unit: &Unit, own: Option<&LogSection>) -> Result<()> {
 
 /// The rank that a log's name, its folder's name or its first lines state.
 fn rank(path: &Path) -> io::Result<Option<u32>> {
-    let mut names = path.components().rev().take(2);
-    let of_name = names.find_map(|part| rank_of(part.as_os_str().to_str()?));
+    let of_name = rank_by_name(path);
     let mut head = Vec::new();
     let (file, _) = open_regular(path)?;
     file.take(CHUNK as u64).read_to_end(&mut head)?;

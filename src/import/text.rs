@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write};
 
 use super::{ImportedRun, listed};
 use crate::{
-    figures::{RepeatStatus, Statistics, codes, rate_unit_of, summarize, unit_in_prose},
+    figures::{Clock, RepeatStatus, Statistics, codes, rate_unit_of, summarize, unit_in_prose},
     job::RunOutcome,
     logs::Anomaly,
     report::number,
@@ -52,6 +52,12 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         run.recorded.from(),
         counted(confirmed, "setting")
     );
+    if let Some(factor) = repeat.clock.as_ref().and_then(Clock::timer_factor) {
+        _ = writeln!(
+            out,
+            "  its rate may be {factor:.1}× too high: by the clock, its step times leave out time that passes between steps"
+        );
+    }
     const SUPPLIABLE: [&str; 3] = [
         codes::LENGTH_NOT_KNOWN,
         codes::BATCH_NOT_KNOWN,

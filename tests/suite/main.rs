@@ -30,6 +30,7 @@ mod digests;
 mod disks;
 mod document_settings;
 mod documents;
+mod field;
 mod first_day;
 mod gate;
 mod gate_clock;

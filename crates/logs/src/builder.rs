@@ -1,6 +1,9 @@
 //! Puts together what a format's reader finds: steps in order, each once, settings, notes.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde_json::{Map, Value};
 
@@ -48,6 +51,8 @@ pub struct Builder {
     /// resume, and that is what the rest of the log builds on.
     pub latest: bool,
     pub processes: Processes,
+    /// Settings of attempts that ended before their first step.
+    pub former: BTreeMap<String, Value>,
     /// The beginning of the line that is read now, where its date is.
     pub beginning: String,
     /// When the line that is read now was seen in the log: seconds since 1970.
@@ -124,6 +129,7 @@ impl Builder {
                 .notes
                 .add("absurd_value", || format!("step {}", step.step));
         }
+        self.take_former();
         self.trace.step_lines += 1;
         step.ended_at = step.ended_at.or_else(|| dates::of(&self.beginning));
         if step.ended_at.is_none() {
@@ -337,6 +343,7 @@ impl Builder {
     }
 
     pub fn finish(mut self) -> Trace {
+        self.take_former();
         self.settle_back(None);
         self.choose_beginning();
         if self.averages {

@@ -23,6 +23,15 @@ pub fn of(text: &str) -> Option<f64> {
     found
 }
 
+/// What stands behind the date that Docker and Kubernetes write before each line of a process: `2026-01-31T10:00:20.5Z `.
+pub fn behind_collector(text: &str) -> &str {
+    let has_date = text.as_bytes().get(10) == Some(&b'T');
+    match text.split_once(' ').filter(|_| has_date) {
+        Some((date, rest)) if date.ends_with('Z') && of(date).is_some() => rest,
+        _ => text,
+    }
+}
+
 /// The date whose first colon is at `colon`, and where it ends.
 fn around(bytes: &[u8], colon: usize) -> Option<(f64, usize)> {
     let start = colon.checked_sub(2)?;

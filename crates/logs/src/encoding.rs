@@ -1,13 +1,18 @@
-//! The bytes of a file → those of its text: compressed logs are unpacked, and UTF-16 becomes UTF-8.
+//! The bytes of a file → those of its text: compressed logs are unpacked, UTF-16 becomes UTF-8, and what Docker keeps as JSON
+//! becomes lines again.
 
 use std::io::Write as _;
 
 use flate2::write::MultiGzDecoder;
 
 /// Bytes by which the beginning of a file is known.
-const KNOWN_BY: usize = 2;
+const KNOWN_BY: usize = DOCKER.len();
+/// How every line of Docker's json-file begins.
+const DOCKER: &[u8] = b"{\"log\":\"";
+/// Docker parts what a process writes into pieces of 16 KiB; a longer line is none of its own.
+const MAX_ENTRY: usize = 1 << 20;
 
-/// Decodes a file that comes in chunks; what it is, its first two bytes say.
+/// Decodes a file that comes in chunks; what it is, its first bytes say.
 pub enum Decoder {
     Unknown(Vec<u8>),
     Plain,
@@ -18,6 +23,11 @@ pub enum Decoder {
     Utf16 {
         rest: Vec<u8>,
         is_big: bool,
+    },
+    /// Bytes of an entry that is not whole yet, and whether the next one begins a line of the process.
+    Docker {
+        rest: Vec<u8>,
+        begins_line: bool,
     },
 }
 
@@ -54,6 +64,21 @@ impl Decoder {
                 let text = utf16(rest, *is_big);
                 take(text.as_bytes());
             }
+            Self::Docker { rest, begins_line } => {
+                rest.extend_from_slice(chunk);
+                let whole = memchr::memrchr(b'\n', rest).map_or(0, |end| end + 1);
+                let whole = if rest.len() > MAX_ENTRY {
+                    rest.len()
+                } else {
+                    whole
+                };
+                let mut text = String::new();
+                for line in rest[..whole].split(|byte| *byte == b'\n') {
+                    unwrap(line, begins_line, &mut text);
+                }
+                rest.drain(..whole);
+                take(text.as_bytes());
+            }
         }
     }
 
@@ -65,7 +90,8 @@ impl Decoder {
                 let _ = decoder.try_finish();
                 take(decoder.get_ref());
             }
-            Self::Plain | Self::Broken | Self::Utf16 { .. } => {}
+            // An entry that was cut off may lack digits of its last number.
+            Self::Plain | Self::Broken | Self::Utf16 { .. } | Self::Docker { .. } => {}
         }
     }
 
@@ -80,9 +106,30 @@ impl Decoder {
                 rest: Vec::new(),
                 is_big: true,
             },
+            _ if first.starts_with(DOCKER) => Self::Docker {
+                rest: Vec::new(),
+                begins_line: true,
+            },
             _ => Self::Plain,
         }
     }
+}
+
+/// An entry of Docker's json-file → what the process wrote, with its date before each line.
+fn unwrap(entry: &[u8], begins_line: &mut bool, text: &mut String) {
+    #[derive(serde::Deserialize)]
+    struct Entry {
+        log: String,
+        time: String,
+    }
+    let Ok(Entry { log, time }) = serde_json::from_slice(entry) else {
+        return;
+    };
+    if *begins_line {
+        text.extend([&*time, " "]);
+    }
+    text.push_str(&log);
+    *begins_line = log.ends_with('\n');
 }
 
 /// Takes the whole characters out of `bytes`; the mark at the beginning of a file is none.
@@ -139,6 +186,22 @@ mod tests {
             (decoded(b"", 1), decoded(b"x", 1)),
             (String::new(), "x".to_owned())
         );
+        let entry = |log: &str, at: u64| {
+            let log = serde_json::Value::from(log);
+            format!(
+                "{{\"log\":{log},\"stream\":\"stderr\",\"time\":\"2026-08-04T10:00:0{at}.5Z\"}}\n"
+            )
+        };
+        let docker = entry("step 1 \"▏\"\n", 1)
+            + &entry("st", 2)
+            + &entry("ep 2\r\n", 3)
+            + "{\"log\":\"step";
+        for size in [1, 3, 1000] {
+            assert_eq!(
+                decoded(docker.as_bytes(), size),
+                "2026-08-04T10:00:01.5Z step 1 \"▏\"\n2026-08-04T10:00:02.5Z step 2\r\n"
+            );
+        }
         let half = decoded(&packed[..packed.len() - 12], 7);
         assert!(text.starts_with(&half), "{half}");
         let _ = decoded(b"\x1f\x8bnothing of the kind", 5);

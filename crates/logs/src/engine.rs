@@ -609,6 +609,11 @@ impl Reader for Engine {
         self.read(line, |_| true, out);
     }
 
+    fn forget(&mut self) {
+        self.late.clear();
+        self.fixed.clear();
+    }
+
     fn end(&mut self, out: &mut Builder) {
         self.settle(out);
         if let Some(percent) = self.table.section.implausible_percent {

@@ -31,6 +31,8 @@ pub trait Reader: Send {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder);
     /// Another process may begin with the line that comes: what was read so far waits for nothing.
     fn settle(&mut self, _out: &mut Builder) {}
+    /// An attempt has ended before its first step: what it said of its settings is not of the next one.
+    fn forget(&mut self) {}
     /// After the last line.
     fn end(&mut self, _out: &mut Builder) {}
 }

@@ -195,6 +195,10 @@ impl Reader for HuggingFace {
         self.give(out);
     }
 
+    fn forget(&mut self) {
+        self.settings = Settings::default();
+    }
+
     fn end(&mut self, out: &mut Builder) {
         self.give(out);
         self.end_process(out);

@@ -125,6 +125,10 @@ impl Reader for Megatron {
         out.trace.memory_lines = out.trace.memory_lines.min(memory_lines + 1);
     }
 
+    fn forget(&mut self) {
+        self.arguments = Arguments::default();
+    }
+
     fn end(&mut self, out: &mut Builder) {
         self.arguments.tell(out);
         self.step_time_lines.end(out);

@@ -119,8 +119,13 @@ impl Bars {
         // A bar counts the seconds of its epoch. It is drawn again later for the same step.
         let is_dated = epoch > 0 || dates::of(&out.beginning).is_some();
         step.ended_at = bar.elapsed_seconds.filter(|s| *s > 0.0 && !is_dated);
+        // With another time it is done again.
+        let times = |drawn: &Step| drawn.step_time_seconds.zip(step.step_time_seconds);
+        let is_same = |drawn: &Step| times(drawn).is_none_or(|(then, now)| then == now);
         match &self.pending {
-            Some(drawn) if drawn.step == at => step.ended_at = drawn.ended_at.or(step.ended_at),
+            Some(drawn) if drawn.step == at && is_same(drawn) => {
+                step.ended_at = drawn.ended_at.or(step.ended_at)
+            }
             _ => self.flush(out),
         }
         self.pending = Some(step);
@@ -214,14 +219,13 @@ fn counted(step: f64, pairs: &[(String, String)]) -> Option<u64> {
     as_count(global.unwrap_or(step))
 }
 
-/// The step of a bar or of DLLogger, whose validation loss is none of this step's.
+/// The step of a bar or of DLLogger.
 fn named_step<'t>(
     at: u64,
     fields: impl Iterator<Item = (&'t str, &'t str)>,
     table: &mut Engine,
     out: &mut Builder,
 ) -> Step {
-    let fields = fields.filter(|(key, _)| *key != "val_loss");
     let step = table.named_step(at, fields, out);
     if let Some(n) = step.global_batch_size {
         once("global_batch_size", n, out);

@@ -409,11 +409,22 @@ fn read(
     builder.beginning.clear();
     let reach = line.text.floor_char_boundary(dates::REACH);
     builder.beginning.push_str(part(&line.text, ..reach));
+    let text = dates::behind_collector(&line.text);
+    // Somebody's own patterns may be of whole lines.
+    let is_plain = text.len() < line.text.len() && format::named(name).is_some();
+    let line = &Line {
+        text: if is_plain { text } else { &line.text }.into(),
+        ..*line
+    };
     let said = process::said(&line.text);
     // What stands behind a bar says nothing of the bar's step. The Trainer's reader sees to that itself.
     let is_behind = may_be_bar(&line.text) && name != "hf-trainer";
     if let Some(said) = said.filter(|_| !is_behind) {
         reader.settle(builder);
+        if process::starts_again(&line.text) && builder.forget_attempt() {
+            reader.forget();
+            extras.events.forget();
+        }
         builder.begins(said);
     }
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
@@ -488,9 +499,10 @@ fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
     if line.text.matches('\u{fffd}').count() * 8 > line.text.len() {
         return;
     }
+    let text = dates::behind_collector(&line.text);
     for (best, format) in best.iter_mut().zip(TABLE) {
         if *best != Evidence::Strong {
-            *best = (*best).max(format.evidence(&line.text));
+            *best = (*best).max(format.evidence(text));
         }
     }
     causes.line(&line.text);

@@ -92,6 +92,12 @@ pub fn said(text: &str) -> Option<Said> {
     (is_plain || AGAIN.is_match(text) && !has(text, "ata")).then_some(Said::Begins)
 }
 
+/// Does a line that says that a process begins say that those before it are gone?
+pub fn starts_again(text: &str) -> bool {
+    let gone = ["will restart worker group", "*** JOB ", "*** STEP "];
+    gone.iter().any(|words| has(text, words))
+}
+
 /// A process that has stated no step yet.
 #[derive(Clone, Copy)]
 struct Begun {
@@ -162,6 +168,8 @@ const SAME_PACE: f64 = 0.1;
 /// Steps of a beginning that show its pace, and those at its start that do not.
 const PACE_STEPS: usize = 4;
 const PACE_AFTER: usize = 2;
+/// Steps whose dates and times show what was usual before one that comes late.
+const RECENT: usize = 16;
 
 /// Settings that a process may state otherwise, and the run is the same.
 const MAY_DIFFER: [&str; 6] = [
@@ -180,6 +188,31 @@ impl Builder {
         let begun = self.processes.begun.get_or_insert(Begun { line, said });
         if said != Said::Begins {
             begun.said = said;
+        }
+    }
+
+    /// The processes so far are gone. If they have trained nothing, their settings say nothing against those of the next ones,
+    /// and count only where these state none; false if a step was done.
+    pub fn forget_attempt(&mut self) -> bool {
+        let is_untrained = self.trace.step_lines == 0;
+        if is_untrained {
+            let mut stated = std::mem::take(&mut self.trace.effective.0);
+            let former = std::mem::take(&mut self.former);
+            former.into_iter().for_each(|(name, value)| {
+                stated.entry(name).or_insert(value);
+            });
+            self.former = stated;
+            self.trace.restated = super::Effective::default();
+            self.trace.num_parameters = None;
+            self.notes.forget("setting_restated");
+        }
+        is_untrained
+    }
+
+    /// Takes back what only attempts without a step stated.
+    pub fn take_former(&mut self) {
+        for (name, value) in std::mem::take(&mut self.former) {
+            self.trace.effective.0.entry(name).or_insert(value);
         }
     }
 
@@ -271,6 +304,12 @@ impl Builder {
             return self.processes.back.lines.push((self.notes.line, step));
         }
         self.settle_back(Some(number));
+        if self.processes.is_over {
+            return;
+        }
+        if self.stood_still_before(&step) {
+            self.begins(Said::Begins);
+        }
         let newest = self.processes.newest;
         // A line that another rank prints late names a step that is done.
         let is_late = |begun: &Begun| {
@@ -305,16 +344,22 @@ impl Builder {
         };
         // Another rank that is late goes on behind the one that is ahead.
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
-        let may_be_copy = self.processes.has_copies || self.is_of_one(first);
-        let is_copy = begun.is_none() && may_be_copy && self.is_copy(&lines);
+        let is_of_one = self.is_of_one(first);
+        let may_be_copy = self.processes.has_copies || is_of_one;
+        let is_same = may_be_copy && self.is_copy(&lines);
+        let is_copy = begun.is_none() && is_same;
         // A rank ends a step when the others do, and says the same of it.
         let is_later = !self.processes.has_copies
             && (self.is_slow(first) && self.trace.steps.len() > LEAST_BACK
                 || self.is_long_after(first));
         let is_few = lines.len() < LEAST_BACK && !is_later;
         let is_rank = is_copy || begun.is_none() && (is_few || is_behind);
-        // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
-        let goes_on = next.is_some() && !is_behind && (begun.is_some() || self.is_of_one(first));
+        // A process that says that it begins, and then goes beyond what was known or has values of its own, is no rank's copy.
+        let goes_on = match begun {
+            Some(_) if next.is_none() => is_of_one && !is_same,
+            Some(_) => !is_behind,
+            None => next.is_some() && !is_behind && is_of_one,
+        };
         if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
             self.processes.has_copies |= begun.is_none();
             self.tell_copies(first.step, is_copy || begun.is_some());
@@ -408,6 +453,31 @@ impl Builder {
         each > 0.0 && now - newest > STILL * each
     }
 
+    /// Does a step come long after the one before, by the dates of their lines, and take much longer than those did? A process that
+    /// pauses goes on as before; one that begins is slow.
+    fn stood_still_before(&self, step: &Step) -> bool {
+        let steps = &self.trace.steps;
+        let recent = &steps[steps.len().saturating_sub(RECENT)..];
+        let ends = || recent.iter().filter_map(|step| step.ended_at);
+        let (Some(began), Some(last), Some(now)) =
+            (ends().next(), ends().next_back(), step.ended_at)
+        else {
+            return false;
+        };
+        let each = (last - began) / (ends().count().max(2) - 1) as f64;
+        let own = step.step_time_seconds.unwrap_or_default();
+        if self.trace.dated_by_lines || each <= 0.0 || now - last - own <= STILL * each {
+            return false;
+        }
+        let mut usual: Vec<f64> = recent.iter().filter_map(time).collect();
+        usual.sort_by(f64::total_cmp);
+        let usual = usual
+            .get(usual.len() / 2)
+            .filter(|_| usual.len() > LEAST_BACK);
+        let slow = |usual| time(step).is_some_and(|now| now > SLOW_START * usual);
+        usual.is_some_and(slow)
+    }
+
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
     /// dates decide.
     fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
@@ -419,7 +489,9 @@ impl Builder {
             && now > then
         {
             let is_later = (now - newest).abs() < (now - then).abs();
-            if is_later || !is_said {
+            // Of the newest step's line, both dates are one.
+            let is_newest = Some(first.step) == self.processes.newest;
+            if is_later || !is_said && !is_newest {
                 return is_later || self.is_long_after(first);
             }
         }
@@ -507,12 +579,12 @@ impl Builder {
             self.trace.steps = before;
             return self.second_run(self.processes.anew, &why);
         }
-        // Two that came to the same end, step for step, have both been run to it.
+        // Two that came to the same end, step for step, have both been run to it, unless the log shows that more was asked for.
         let ends = [&before, &self.trace.steps].map(|steps| steps.last().map(|step| step.step));
         let asked = self.trace.effective.0.get("train_iters");
         let is_last = |step: u64| {
             let asked = asked.and_then(Value::as_u64);
-            asked.is_some_and(|all| step + 1 >= all)
+            asked.is_none_or(|all| step + 1 >= all)
         };
         if let [Some(last), Some(again)] = ends
             && last == again

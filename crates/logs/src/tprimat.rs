@@ -77,6 +77,10 @@ impl Reader for Events {
         }
     }
 
+    fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     fn end(&mut self, out: &mut Builder) {
         if let Some(failure) = self.failed_end.take() {
             out.failure(failure);

@@ -140,10 +140,22 @@ pub fn dictionary(text: &str) -> Option<(Vec<(&str, &str)>, &str)> {
         if !value.starts_with(['{', '[', '(']) {
             pairs.push((
                 part(text, quote + 1..key_end),
-                value.trim_matches(['\'', '"']),
+                bare(value).trim_matches(['\'', '"']),
             ));
         }
         at = end;
+    }
+}
+
+/// NumPy and PyTorch print a number with its type: `np.float64(nan)`, `tensor(2.5, device='cuda:0')`.
+fn bare(value: &str) -> &str {
+    let called = value.strip_suffix(')').and_then(|v| v.split_once('('));
+    let is_name = |name: &str| {
+        !name.is_empty() && (name.bytes()).all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
+    };
+    match called {
+        Some((name, inner)) if is_name(name) => inner.split(',').next().unwrap_or_default().trim(),
+        _ => value,
     }
 }
 
@@ -297,7 +309,8 @@ mod tests {
     #[test]
     fn dictionaries_are_read_without_being_json() {
         let (pairs, left) = dictionary(
-            "{'loss': nan, \"lr\": '5e-05', 'x': {'y': [1, 2]}, 'text': 'a, b}', 'e': 1} tail",
+            "{'loss': np.float64(nan), \"lr\": '5e-05', 'x': {'y': [1, 2]}, 'text': 'a, b}', 'g': tensor(2.5, device='cuda:0'), \
+             'f': 'f(x)', 'e': 1} tail",
         )
         .unwrap();
         assert_eq!(
@@ -306,6 +319,8 @@ mod tests {
                 ("loss", "nan"),
                 ("lr", "5e-05"),
                 ("text", "a, b}"),
+                ("g", "2.5"),
+                ("f", "f(x)"),
                 ("e", "1")
             ]
         );

@@ -221,4 +221,20 @@ proptest! {
             prop_assert!((rate / whole - 1.0).abs() < NOISE, "{rate}, not {whole}:\n{log}");
         }
     }
+    /// Nothing says that a process begins: its first step is slow, and is one that was done before. Where not every step has a
+    /// line, nothing shows it. The Trainer's bars count their seconds anew, which those of these logs do not.
+    #[test]
+    fn a_step_or_two_back_without_a_word_do_no_harm(
+        (name, lines) in prop::sample::select(FORMATS.to_vec()),
+        cut in 3..STEPS,
+        back in 1u64..=2,
+    ) {
+        let whole = parse_any(log(lines, None).as_bytes());
+        prop_assume!(whole.steps.len() as u64 == STEPS && name != "hf-trainer");
+        let whole = rate(whole).unwrap();
+        let log = log(lines, Some((cut, back, "")));
+        if let Ok(rate) = rate(parse_any(log.as_bytes())) {
+            prop_assert!((rate / whole - 1.0).abs() < NOISE, "{rate}, not {whole}:\n{log}");
+        }
+    }
 }

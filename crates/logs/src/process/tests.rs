@@ -349,3 +349,95 @@ fn two_beginnings_that_came_to_one_end_are_two_runs() {
     let trace = parse_any(log.as_bytes());
     assert_eq!(trace.steps.len(), 30, "{:?}", trace.anomalies);
 }
+
+/// Nothing is done again and nothing is said, but hours lie between two lines and the second step is slow. A process that was only
+/// paused goes on at once.
+#[test]
+fn a_slow_step_long_after_the_one_before_begins_a_process() {
+    let again = lines(0, 1..=30) + &lines(400, 31..=60);
+    let trace = parse_any(again.as_bytes());
+    assert_eq!(trace.processes.len(), 2, "{:?}", trace.anomalies);
+    assert_eq!(trace.steps.iter().filter(|s| s.process == 1).count(), 30);
+    // A mean over ten steps has the slow one in it.
+    let line = |step: u64, date: u64, tps: u64| {
+        format!(
+            "[titan] 2026-08-04 1{}:{:02}:{:02},000 - INFO - step: {step}  loss: 3.1  memory: 3.31GiB(4%)  tps: {tps}  mfu: 9%\n",
+            date / 3600,
+            date / 60 % 60,
+            date % 60
+        )
+    };
+    let rest = |from: u64, at: u64| {
+        let of = |n: u64| {
+            line(
+                10 * n,
+                at + 20 * (n - from),
+                if n == 4 { 4311 } else { 8192 },
+            )
+        };
+        (from..=from + 2).map(of).collect::<String>()
+    };
+    let tens = line(1, 10, 819) + &rest(1, 28) + &rest(4, 7304);
+    assert_eq!(parse_any(tens.as_bytes()).processes.len(), 2);
+    for paused in [again.replace("9000", "2000"), lines(0, 1..=60)] {
+        let trace = parse_any(paused.as_bytes());
+        assert_eq!(trace.processes.len(), 0, "{:?}", trace.anomalies);
+    }
+}
+
+/// Two whole runs, of which none says how many steps were asked for.
+#[test]
+fn two_runs_of_nanogpt_are_not_one() {
+    let line = |step: u64, at: u64| {
+        let loss = 11.0 - 0.05 * step as f64 - 1e-3 * at as f64;
+        format!(
+            "iter {step}: loss {loss:.4}, time {}.10ms, mfu 30.00%\n",
+            2000 + at
+        )
+    };
+    let run = |at| {
+        let banner = "tokens per iteration will be: 262,144\n".to_owned();
+        banner + &(0..=40).map(|step| line(step, at)).collect::<String>()
+    };
+    let trace = parse_any((run(1) + &run(3)).as_bytes());
+    assert!(
+        testing::kinds(&trace).contains(&SECOND_RUN),
+        "{:?}",
+        trace.anomalies
+    );
+    let broken: String = (0..=20).map(|step| line(step, 3)).collect();
+    let trace = parse_any((broken + &run(1)).as_bytes());
+    assert!(
+        !testing::kinds(&trace).contains(&SECOND_RUN),
+        "{:?}",
+        trace.anomalies
+    );
+}
+
+/// torchrun starts the workers again with other settings, before any of them has trained.
+#[test]
+fn settings_of_an_attempt_without_a_step_are_not_held_against_the_next() {
+    let attempt = |world: u64, more: &str| {
+        format!(
+            "using world size: {world}, data-parallel size: {world}\n  seq_length ........ 4096\n{more}"
+        )
+    };
+    let dead = attempt(8, "# Micro Batch Size : 2\n");
+    let words = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n";
+    let log = |words| dead.clone() + words + &attempt(4, "") + &lines(0, 1..=30);
+    let trace = parse_any(log(words).as_bytes());
+    let settings = &trace.effective.0;
+    assert_eq!(
+        (
+            settings["num_gpus"].as_u64(),
+            settings["micro_batch_size"].as_u64()
+        ),
+        (Some(4), Some(2)),
+        "{settings:?}"
+    );
+    assert_eq!(trace.restated, crate::Effective::default());
+    assert_ne!(
+        parse_any(log("").as_bytes()).restated,
+        crate::Effective::default()
+    );
+}

@@ -78,7 +78,7 @@ fn autoresearch() {
 #[test]
 fn torchtune() {
     reads(
-        "Step 3 | loss:1.75 lr:2e-05 tokens_per_second_per_gpu:9876.5 peak_memory_active:10.5 peak_memory_alloc:10.25 peak_memory_reserved:12.0\n",
+        "1|3|Loss: 1.75:  30%|###       | 3/10 [00:09<00:21,  3.00s/it]Step 3 | loss:1.75 lr:2e-05 tokens_per_second_per_gpu:9876.5 peak_memory_active:10.5 peak_memory_alloc:10.25 peak_memory_reserved:12.0\n",
         json!({
             "format": "torchtune",
             "steps": [{

@@ -24,13 +24,14 @@ pub const CORE: [&str; 6] = [
 
 /// Settings that decide the work or the data, and that are always named where only one side states
 /// them.
-const NAMED: [&str; 6] = [
+const NAMED: [&str; 7] = [
     "packing",
     "attention_mask",
     "dropout",
     "optimizer_state_precision",
     "dataset",
     "tokenizer_name",
+    "tokenizer_model",
 ];
 
 /// Settings that most logs do not mention, because their runs train all weights on plain text. Where only one of
@@ -60,8 +61,8 @@ impl Gaps {
             .into_iter()
             .filter(|field| a.get(field).is_none() && b.get(field).is_none());
         let is_meant = |d: &FieldDifference| {
-            let is_named = d.tier == Tier::Workload || NAMED.contains(&&*d.field);
-            is_in_table(&d.field) && is_named || is_other_work(d)
+            let is_of_work = is_in_table(&d.field) && d.tier == Tier::Workload;
+            is_of_work || NAMED.contains(&&*d.field) || is_other_work(d)
         };
         Self {
             neither: neither.map(str::to_owned).collect(),
@@ -74,7 +75,9 @@ impl Gaps {
     #[must_use]
     pub fn of_speed(a: &Contract, b: &Contract) -> Self {
         let is_meant = |d: &FieldDifference| {
-            (d.tier == Tier::Execution || !is_in_table(&d.field)) && !is_other_work(d)
+            (d.tier == Tier::Execution || !is_in_table(&d.field))
+                && !NAMED.contains(&&*d.field)
+                && !is_other_work(d)
         };
         let mut gaps = Self::of_fields(a, b, is_meant);
         let all = differences(a, b);
@@ -286,6 +289,21 @@ mod tests {
             "only A states precision (fp8), optimizer (adamw), packing (none), dropout (0), num_layers (2), hidden_size (64), vocab_size (256); \
              only B states global_batch_size (8); neither states data, num_gpus"
         );
+    }
+
+    /// Text that is cut into other tokens has other losses, and another length.
+    #[test]
+    fn a_tokenizer_that_one_side_names_is_named() {
+        let all = json!({"precision": "bf16", "optimizer": "adamw", "data": "real", "global_batch_size": 8, "seq_length": 128,
+            "num_gpus": 1, "num_layers": 2});
+        let mut other = all.clone();
+        other["tokenizer_model"] = "llama.model".into();
+        let [a, b] = [contract(other), contract(all)];
+        assert_eq!(
+            Gaps::of(&a, &b).words("A", "B"),
+            "only A states tokenizer_model (llama.model)"
+        );
+        assert!(Gaps::of_speed(&a, &b).is_empty());
     }
 
     #[test]

@@ -122,10 +122,13 @@ impl Contract {
         let mut contract = Self(SETTINGS.iter().filter_map(field).collect());
         // Where the shape is known, a model's name adds nothing: trainers spell one model in many ways.
         let has_shape = contract.get("num_layers").is_some();
-        let others = others.filter(|(field, _)| {
-            field != NUM_PARAMETERS
-                && !(has_shape && is_of_models(field) && field.contains("model"))
-        });
+        let is_model = |field: &str| {
+            is_of_models(field)
+                && field.contains("model")
+                && settings::tier_of(field) == Some(Tier::Workload)
+        };
+        let others =
+            others.filter(|(field, _)| field != NUM_PARAMETERS && !(has_shape && is_model(field)));
         let others = others.filter_map(|(field, value)| {
             let tier = settings::tier_of(&field)?;
             // Hosts have one model in several folders.
@@ -552,6 +555,9 @@ mod tests {
         };
         assert_eq!(tier("optimizer", "adam", "adamw"), Some(Tier::Convergence));
         assert_eq!(tier("optimizer", "FusedAdam", "adamw"), None);
+        // How many kernels an update takes is the trainer's choice, and the update is the same.
+        assert_eq!(tier("optimizer", "adamw_torch", "adamw_torch_fused"), None);
+        assert_eq!(tier("optim", "adamw_torch", "adamw_torch_fused"), None);
         assert_eq!(tier("optimizer", "sgd", "adamw"), Some(Tier::Workload));
         assert_eq!(tier("data", "mock", "random"), Some(Tier::Convergence));
         assert_eq!(tier("data", "mock", "real"), Some(Tier::Workload));

@@ -136,7 +136,7 @@ impl RunResult {
             _ => facts.outcome,
         };
         work::of_a_part(&mut trace, claim);
-        let mut found = work::of_steps(&mut trace);
+        let mut found = work::of_steps(&mut trace, claim);
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
         found.extend(super::attest::ambiguous_optimizer(&attestation));
         found.extend(attestation.without_defaults(claim));

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Takes what the lines state into the settings and the steps; returns what is to be told.
-pub fn of_steps(trace: &mut Trace) -> Vec<Anomaly> {
+pub fn of_steps(trace: &mut Trace, claim: &Claim) -> Vec<Anomaly> {
     let mut told = Vec::new();
     let batches: Vec<Option<u64>> = trace.steps.iter().map(|s| s.global_batch_size).collect();
     let lengths: Vec<Option<u64>> = (0..trace.steps.len())
@@ -23,7 +23,11 @@ pub fn of_steps(trace: &mut Trace) -> Vec<Anomaly> {
         .collect();
     let varies = [("global_batch_size", &batches), ("seq_length", &lengths)]
         .map(|(name, values)| line_beats_argument(trace, name, values, &mut told));
-    let settled = |name: &str| stated(trace, name).and_then(|value| value.as_u64());
+    // What the log leaves out may have come with it.
+    let settled = |name: &str| {
+        let known = stated(trace, name).or_else(|| claim.declares(name));
+        known.and_then(|value| value.as_u64())
+    };
     let (batch, of_length) = (settled("global_batch_size"), settled("seq_length"));
     let is_wanted = varies.contains(&true);
     let tokens_of = |at: usize| {

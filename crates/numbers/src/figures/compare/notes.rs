@@ -132,7 +132,7 @@ fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note>
                 format!("the log does not confirm {fields}; the job asked for it")
             } else {
                 format!(
-                    "the log does not state {fields}; taken from the file's labels and from the model in config.yaml"
+                    "the log does not state {fields}; taken from the file's labels, from `--set` or from the model in config.yaml"
                 )
             };
             let note = Note::new(NoteKind::Remark, "declared_only", text).of(&row.cell);

@@ -9,7 +9,10 @@ use super::{AttestationStatus, FieldAttestation, padding_parameters};
 use crate::results::{
     Claim, count_parameters,
     parameters::{self, same_size},
-    settings::{NUM_EXPERTS, NUM_PARAMETERS, SETTINGS, Setting, agree, class, setting, show},
+    settings::{
+        NUM_EXPERTS, NUM_PARAMETERS, PRECISION, SETTINGS, Setting, agree, canonical, class, is_off,
+        setting, show,
+    },
     unlisted::is_count_of_experts,
 };
 
@@ -24,6 +27,7 @@ pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestati
         restated_parameters(trace),
         parameters(trace, claim),
         degrees(trace),
+        nodes(trace),
         experts(trace, claim),
     ];
     spelled
@@ -54,16 +58,59 @@ fn spelled(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
     let is_one = |a: &Value, b: &Value| {
         let classes = [a, b].map(|value| class(&setting.name, value));
         let is_one_work = classes[0].is_some() && classes[0] == classes[1];
-        agree(a, b) || is_one_work && setting.name != crate::results::settings::PRECISION
+        agree(a, b) || is_one_work && setting.name != PRECISION
     };
-    let mut all = setting
-        .stated(&trace.effective.0)
+    let own = setting.stated(&trace.effective.0);
+    let mut all = own
+        .chain(elsewhere(trace, &setting.name))
         .filter(|(_, value)| is_set(value));
     let (name, first) = all.next()?;
-    let (other, second) = all.find(|(_, value)| !is_one(&first, value))?;
+    let is_other = |name: &str, value: &Value| match name {
+        WEIGHTS => !may_hold(value, &first),
+        _ => !is_one(&first, value),
+    };
+    let (other, second) = all.find(|(name, value)| is_other(name, value))?;
     let [a, b] = [&first, &second].map(|value| show(Some(value)));
     let text = format!("the log states {name} {a} and {other} {b}, which are one setting");
     Some(contradicted(&setting.name, None, first, text))
+}
+
+/// Names by which relatives of the Trainer state a setting of the table beside its own ones. They are no aliases: a log that has
+/// such a name alone may mean a limit or a default by it.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("seq_length", "max_seq_length"),
+    ("micro_batch_size", "per_device_train_batch_size"),
+    (PRECISION, "mixed_precision"),
+    (PRECISION, WEIGHTS),
+];
+
+/// The format in which the weights are held, which may be a wider one than that of the products.
+const WEIGHTS: &str = "torch_dtype";
+
+fn elsewhere(trace: &Trace, setting: &str) -> Vec<(&'static str, Value)> {
+    let names = ELSEWHERE.iter().filter(|(of, _)| *of == setting);
+    let stated = names.filter_map(|(_, name)| {
+        let value = canonical(trace.effective.0.get(*name)?);
+        // `no` mixed precision, and weights in whatever format their file has.
+        (!is_off(&value) && value != "auto").then_some((*name, value))
+    });
+    stated.collect()
+}
+
+/// May weights of one format be multiplied in another? Wider ones are converted.
+fn may_hold(weights: &Value, products: &Value) -> bool {
+    let bits = |format: &Value| match format.as_str()? {
+        "fp32" | "tf32" => Some(32),
+        "bf16" | "fp16" => Some(16),
+        _ => None,
+    };
+    match (bits(weights), bits(products)) {
+        (Some(weights), Some(products)) if weights < products => false,
+        (Some(weights_bits), Some(bits)) if weights_bits == bits && bits < 32 => {
+            weights == products
+        }
+        _ => true,
+    }
 }
 
 /// A setting that is stated again later, with another value.
@@ -155,6 +202,28 @@ fn degrees(trace: &Trace) -> Option<FieldAttestation> {
             counted(devices as usize, "device")
         );
         contradicted("degree_product", None, product.into(), text)
+    })
+}
+
+/// Nodes and the devices of each, whose product is the number of devices.
+fn nodes(trace: &Trace) -> Option<FieldAttestation> {
+    const OF_NODE: [&str; 4] = [
+        "gpus_per_node",
+        "num_gpus_per_node",
+        "nproc_per_node",
+        "local_world_size",
+    ];
+    let of_node = |name| Some((name, trace.effective.0.get(name)?.as_u64()?));
+    let (name, each) = OF_NODE.into_iter().find_map(of_node)?;
+    let launched = || trace.effective.0.get("nnodes")?.as_u64();
+    let nodes = count(trace, "num_nodes").or_else(launched)?;
+    let devices = count(trace, "num_gpus")?;
+    let product = nodes.checked_mul(each)?;
+    (product != devices).then(|| {
+        let text = format!(
+            "{nodes} nodes × {name} {each} = {product}, and the log states num_gpus {devices}"
+        );
+        contradicted("num_gpus", None, product.into(), text)
     })
 }
 

@@ -251,6 +251,67 @@ fn what_a_log_states_twice_and_not_alike_is_contradicted() {
     );
 }
 
+/// Names of the Trainer's relatives, beside the setting's own one.
+#[test]
+fn a_setting_under_a_relatives_name_is_held_against_its_own() {
+    let alone = |stated: &serde_json::Value| {
+        let all = super::attest(&trace(stated.clone(), None), &Claim::of_model(None), false);
+        let told = all.contradicted().next();
+        told.map(|field| (field.field.clone(), field.arithmetic.clone().unwrap()))
+    };
+    for (stated, field, values) in [
+        (
+            json!({"seq_length": 4096, "max_seq_length": 2048}),
+            "seq_length",
+            ["4096", "2048"],
+        ),
+        (
+            json!({"micro_batch_size": 2, "per_device_train_batch_size": 4}),
+            "micro_batch_size",
+            ["2", "4"],
+        ),
+        (
+            json!({"precision": "bf16", "mixed_precision": "fp16"}),
+            "precision",
+            ["bf16", "fp16"],
+        ),
+        (
+            json!({"mixed_precision": "bf16", "torch_dtype": "torch.float16"}),
+            "precision",
+            ["bf16", "fp16"],
+        ),
+        (
+            json!({"precision": "fp32", "torch_dtype": "bfloat16"}),
+            "precision",
+            ["fp32", "bf16"],
+        ),
+        (
+            json!({"num_gpus": 8, "nnodes": 2, "nproc_per_node": 8}),
+            "num_gpus",
+            ["16", "8"],
+        ),
+        (
+            json!({"num_gpus": 8, "num_nodes": 2, "gpus_per_node": 8}),
+            "num_gpus",
+            ["16", "8"],
+        ),
+    ] {
+        let (contradicted, text) = alone(&stated).unwrap();
+        assert_eq!(contradicted, field, "{stated}");
+        assert!(values.iter().all(|value| text.contains(value)), "{text}");
+    }
+    // Weights may be wider than what is multiplied, and `no` mixed precision is none.
+    for stated in [
+        json!({"precision": "bf16", "torch_dtype": "float32"}),
+        json!({"precision": "fp8", "torch_dtype": "bfloat16", "mixed_precision": "fp8"}),
+        json!({"precision": "fp32", "mixed_precision": "no", "torch_dtype": "auto"}),
+        json!({"max_seq_length": 2048, "per_device_train_batch_size": 4}),
+        json!({"num_gpus": 16, "num_nodes": 2, "gpus_per_node": 8}),
+    ] {
+        assert_eq!(alone(&stated), None, "{stated}");
+    }
+}
+
 #[test]
 fn missing_steps_parameters_and_batch_arithmetic_are_contradictions() {
     let mut short = trace(

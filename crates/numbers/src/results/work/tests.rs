@@ -116,3 +116,31 @@ fn what_varies_has_a_range_and_each_step_its_tokens() {
         assert_eq!(result.attestation.status, AttestationStatus::Attested);
     }
 }
+
+/// The sequence length came with the log: each step has its batch of such sequences.
+#[test]
+fn a_batch_that_grows_is_multiplied_by_a_length_that_was_supplied() {
+    let line = |n: u64| {
+        let (batch, seconds) = if n < 20 { (128, 1.0) } else { (256, 2.0) };
+        format!(
+            "Training epoch 0, iteration {n}/40 | lr: 2.5e-06 | global_batch_size: {batch} | global_step: {n} | \
+             reduced_train_loss: 9.5 | train_step_timing in s: {seconds:.1}\n"
+        )
+    };
+    let log: String = (0..40).map(line).collect();
+    let mut claim = Claim::of_model(None);
+    claim.add("seq_length");
+    claim.job.data.seq_length = 4096;
+    let result = RunResult::of_claim(
+        parse_any(log.as_bytes()),
+        &claim,
+        facts(RunOutcome::Ok),
+        false,
+    );
+    let tokens = |at: usize| result.trace.steps[at].tokens;
+    assert_eq!(
+        (tokens(5), tokens(35)),
+        (Some(128 * 4096), Some(256 * 4096))
+    );
+    assert!(result.workload.tokens_vary);
+}
