@@ -454,7 +454,7 @@ impl Builder {
     }
 
     /// Does a step come long after the one before, by the dates of their lines, and take much longer than those did? A process that
-    /// pauses goes on as before; one that begins is slow.
+    /// pauses goes on as before, and an evaluation is stated; one that begins is slow.
     fn stood_still_before(&self, step: &Step) -> bool {
         let steps = &self.trace.steps;
         let recent = &steps[steps.len().saturating_sub(RECENT)..];
@@ -466,16 +466,17 @@ impl Builder {
         };
         let each = (last - began) / (ends().count().max(2) - 1) as f64;
         let own = step.step_time_seconds.unwrap_or_default();
-        if self.trace.dated_by_lines || each <= 0.0 || now - last - own <= STILL * each {
+        let evaluated = self.trace.evaluations.last().and_then(|last| last.step);
+        let is_evaluated = evaluated >= steps.last().map(|last| last.step);
+        if self.trace.dated_by_lines
+            || is_evaluated
+            || each <= 0.0
+            || now - last - own <= STILL * each
+        {
             return false;
         }
-        let mut usual: Vec<f64> = recent.iter().filter_map(time).collect();
-        usual.sort_by(f64::total_cmp);
-        let usual = usual
-            .get(usual.len() / 2)
-            .filter(|_| usual.len() > LEAST_BACK);
-        let slow = |usual| time(step).is_some_and(|now| now > SLOW_START * usual);
-        usual.is_some_and(slow)
+        let is_slow = |(now, usual)| now > SLOW_START * usual;
+        time(step).zip(usual_time(recent)).is_some_and(is_slow)
     }
 
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
@@ -606,12 +607,14 @@ fn time(step: &Step) -> Option<f64> {
     step.step_time_seconds.or_else(of_rate)
 }
 
-/// The median time or inverse rate of steps that are not the first ones.
+/// The usual time of steps, or their inverse rate, without the first ones.
 fn pace(steps: &[Step]) -> Option<f64> {
-    let mut times: Vec<f64> = steps
-        .iter()
-        .skip(PACE_AFTER)
-        .filter_map(time)
+    usual_time(steps.get(PACE_AFTER..)?)
+}
+
+/// The median time or inverse rate of several steps.
+fn usual_time(steps: &[Step]) -> Option<f64> {
+    let mut times: Vec<f64> = (steps.iter().filter_map(time))
         .filter(|t| *t > 0.0)
         .collect();
     times.sort_by(f64::total_cmp);
