@@ -133,8 +133,10 @@ pub fn imported(globals: &Globals, args: &ImportArgs) -> Result<BTreeSet<String>
         print_json("imported", &json!({ "imported": told }))?;
     } else {
         // Beside cells that were measured here, imports are shown by themselves.
-        let words: &[&str] = if plan.is_bare() { &[] } else { &["--imported"] };
-        let compare = plan.command("compare", words);
+        let compare = match plan.is_bare() {
+            true => plan.command("compare", &[]),
+            false => plan.asked.of_project(&["compare", "--imported"]),
+        };
         eprintln!("`{compare}` compares what was imported");
     }
     Ok(cells)

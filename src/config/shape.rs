@@ -140,6 +140,7 @@ impl Shape {
             format!("not a key of `{table}`")
         };
         let help = match nearest(key, self.field_names()) {
+            _ if let Some(there) = called(&path) => format!("write {there}"),
             _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
             None if let Some(there) = called(key) => format!("write {there}"),

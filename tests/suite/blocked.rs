@@ -316,15 +316,15 @@ fn every_framework_may_have_a_python_of_its_own() {
         "{built:?}"
     );
     // It may be in a folder that the run is told of; one that the caller's shell names is not passed on.
-    project.write("folder/mod_a.py", "");
-    let folder = project.path("folder").display().to_string();
+    project.write("../folder/mod_a.py", "");
+    let folder = project.path("../folder").display().to_string();
     let named = format!("frameworks.two.env.PYTHONPATH={folder}");
     let plan = project.run(&["plan", "--set", &named]).ends_with(0);
     assert!(!plan.stdout.contains(needs), "{}", plan.stdout);
     project.environment.push(("PYTHONPATH", folder));
     let plan = project.run(&["plan"]).ends_with(0);
     assert!(plan.stdout.contains(needs), "{}", plan.stdout);
-    project.environment.clear();
+    project.environment.pop();
     environment(&project, "envs/two", &[("a", "2.0")]);
     project.run(&["build"]).ends_with(0);
     let lock = project.read("tprimat.lock");

@@ -26,7 +26,7 @@ use super::{
     pairs,
     steady::{is_measured, steady, steady_state},
     telemetry,
-    windows::by_clock,
+    windows::{all_by_clock, by_clock},
 };
 
 pub use uncounted::{comes_again, failure_class, why_uncounted};
@@ -264,9 +264,8 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
     let mut all = results.iter();
     let results = match all.any(|(_, result)| result.trace.clock.is_some()) {
         true => {
-            let by_clock = |result| by_clock(result, statistics.warmup_steps).into_owned();
-            let all = results.iter().map(|(n, result)| (*n, by_clock(result)));
-            timed = all.collect();
+            let all = all_by_clock(results, statistics.warmup_steps).into_iter();
+            timed = all.map(|(n, result)| (n, result.into_owned())).collect();
             &timed
         }
         false => results,

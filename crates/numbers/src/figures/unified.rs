@@ -9,7 +9,8 @@ use tprimat_job::{Job, Vendor, count_parameters};
 use tprimat_logs::Step;
 
 use super::{
-    CellInput, CellState, RepeatStatus, RepeatSummary, Row, Summary, all_hosts, windows::by_clock,
+    CellInput, CellState, RepeatStatus, RepeatSummary, Row, Summary, all_hosts,
+    windows::all_by_clock,
 };
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
@@ -29,9 +30,7 @@ pub fn unified(
     };
     // With the step times that the figures are made of.
     let warmup_steps = summary.warmup_steps;
-    let all = results.iter();
-    let all = all.map(|(n, result)| (*n, by_clock(result, warmup_steps)));
-    let results: Vec<_> = all.collect();
+    let results = all_by_clock(results, warmup_steps);
     let result_of = |repeat: &RepeatSummary| {
         let found = results.iter().find(|(n, _)| *n == repeat.repeat);
         found.map(|(_, result)| &**result)

@@ -12,8 +12,36 @@ use tprimat_logs::{Anomaly, CoarseClock, MAX_REPORTS, Step, Trace, WHOLE_RUN};
 /// A step, and the seconds since the beginning at which it had ended.
 type End = (u64, f64);
 
+/// The repeats of a cell with step times by their clocks. The rate of a whole run is lower than that behind its warm-up, so
+/// where one repeat has no other, all have that.
+pub(super) fn all_by_clock(
+    results: &[(u32, RunResult)],
+    warmup_steps: u64,
+) -> Vec<(u32, Cow<'_, RunResult>)> {
+    let timed = |by: fn(&RunResult, u64) -> Cow<'_, RunResult>| -> Vec<(u32, Cow<'_, RunResult>)> {
+        let all = results.iter();
+        all.map(|(repeat, result)| (*repeat, by(result, warmup_steps)))
+            .collect()
+    };
+    let each = timed(by_clock);
+    let mut anomalies = each.iter().flat_map(|(_, result)| &result.trace.anomalies);
+    match anomalies.any(|anomaly| anomaly.kind == WHOLE_RUN) {
+        true => timed(of_whole_run),
+        false => each,
+    }
+}
+
 /// The result with step times by its clock, if it has one; as it is otherwise.
 pub(super) fn by_clock(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResult> {
+    timed_by_clock(result, warmup_steps, false)
+}
+
+fn of_whole_run(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResult> {
+    timed_by_clock(result, warmup_steps, true)
+}
+
+/// `whole`: with the time of the whole run, where the log says it.
+fn timed_by_clock(result: &RunResult, warmup_steps: u64, whole: bool) -> Cow<'_, RunResult> {
     let trace = &result.trace;
     let has_rate = || {
         let mut steps = trace.steps.iter();
@@ -25,7 +53,10 @@ pub(super) fn by_clock(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResu
     };
     let began = trace.processes.first().and_then(|own| own.first_step);
     let from = began.map_or(0, |first| first.saturating_sub(1)) + warmup_steps;
-    let windows = windows(&clock.ends, from, &evaluated(trace));
+    let windows = match whole && clock.whole_run.is_some() {
+        true => Vec::new(),
+        false => windows(&clock.ends, from, &evaluated(trace)),
+    };
     let is_whole = |anomaly: &Anomaly| anomaly.kind == WHOLE_RUN;
     let mut timed = result.clone();
     if windows.is_empty() {
@@ -34,11 +65,13 @@ pub(super) fn by_clock(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResu
         };
         if !trace.anomalies.iter().any(is_whole) {
             let what = trace.beside_steps();
+            let why = match whole {
+                true => "another repeat has no rate behind its warm-up",
+                false => "its bar counts whole seconds, and too few of them follow the warm-up",
+            };
             let anomaly = Anomaly {
                 kind: WHOLE_RUN.to_owned(),
-                detail: format!(
-                    "its bar counts whole seconds, and too few of them follow the warm-up: the rate is that of the whole run, with {what}"
-                ),
+                detail: format!("{why}: the rate is that of the whole run, with {what}"),
                 step: None,
             };
             timed.anomalies.push(anomaly.clone());
@@ -116,7 +149,13 @@ fn set_times(trace: &mut Trace, windows: &[(End, End)]) {
         };
         let count = number - before;
         steps[at].steps_averaged = Some(count).filter(|count| *count > 1);
-        steps[at].step_time_seconds = Some((ended - began) / count as f64);
+        // A bar cuts off half a second on average. The time of the summary at the end has its fraction.
+        let late = if began > 0.0 && began.fract() == 0.0 && ended.fract() > 0.0 {
+            0.5
+        } else {
+            0.0
+        };
+        steps[at].step_time_seconds = Some((ended - began - late) / count as f64);
         steps[at].tokens = tokens.or(steps[at].tokens);
     }
 }

@@ -9,11 +9,13 @@ use tprimat_job::FailureClass;
 
 use super::{RepeatStatus, Statistics, summarize_repeat};
 use crate::figures::codes::{self, CONTRADICTED, ENDS_EARLY, FAILED, NO_STEP, SUSPECT};
+use crate::figures::windows::by_clock;
 
 /// Why a run does not count, asked of one result before its cell is summed up; none where it does.
 #[must_use]
 pub fn why_uncounted(result: &RunResult, statistics: &Statistics) -> Option<Reason> {
-    summarize_repeat(1, result, statistics).why
+    let timed = by_clock(result, statistics.warmup_steps);
+    summarize_repeat(1, &timed, statistics).why
 }
 
 /// Why a run of this status does not count; none where it does.

@@ -1,7 +1,7 @@
 use tprimat_job::RunOutcome;
 
 use super::*;
-use crate::figures::{Statistics, Summary, WHOLE, summarize};
+use crate::figures::{Statistics, Summary, WHOLE, summarize, why_uncounted};
 use crate::results::Claim;
 use crate::run_stand_ins::{facts, test_job};
 
@@ -73,12 +73,18 @@ fn summary(log: &str, warmup_steps: u64) -> Summary {
 }
 
 fn summary_of(log: &str, warmup_steps: u64, claimed: &[&str]) -> Summary {
+    summarize(
+        &[(1, result_of(log, claimed))],
+        &Statistics { warmup_steps },
+    )
+}
+
+fn result_of(log: &str, claimed: &[&str]) -> RunResult {
     let trace = tprimat_logs::parse_any(log.as_bytes());
     assert_eq!(trace.format, "hf-trainer", "{log}");
     let mut claim = Claim::of(&test_job());
     claim.fields = Some(claimed.iter().map(|name| (*name).to_owned()).collect());
-    let result = RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false);
-    summarize(&[(1, result)], &Statistics { warmup_steps })
+    RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false)
 }
 
 /// Seconds of a step, by the rate; and how the measured part was found.
@@ -128,6 +134,20 @@ fn a_run_too_short_for_its_bar_has_the_rate_of_the_whole_and_says_so() {
             );
         }
     }
+}
+
+/// The quicker run of a cell leaves its bar too few seconds, and the slower one does not.
+#[test]
+fn repeats_have_one_kind_of_rate_and_a_run_that_counts_in_its_cell_counts_alone() {
+    let claimed = ["global_batch_size", "seq_length", "num_gpus"];
+    let statistics = Statistics { warmup_steps: 5 };
+    let [quick, slow] = [0.45, 0.9].map(|each| result_of(&printed(40, each, 40)[0], &claimed));
+    for run in [&quick, &slow] {
+        assert_eq!(why_uncounted(run, &statistics), None);
+    }
+    let method = |runs: &[(u32, RunResult)]| summarize(runs, &statistics).steady_state;
+    assert_eq!(method(&[(1, slow.clone())]), "declared");
+    assert_eq!(method(&[(1, slow), (2, quick)]), WHOLE);
 }
 
 #[test]

@@ -161,7 +161,14 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     let of_rank = trace
         .num_parameters_per_rank
         .map(|count| ("of one rank a number of parameters of", count));
-    let of_rank = of_rank.filter(|(_, count)| *count > shape.saturating_add(shape / 2));
+    // Without a pipeline all ranks hold the same part of a dense model, which TP divides.
+    let degree = |name: &str| count(trace, &format!("{name}_model_parallel_size"));
+    let tensor =
+        degree("tensor").filter(|_| degree("pipeline") == Some(1) && model.num_experts == 0);
+    let is_too_few =
+        |count: u64| tensor.is_some_and(|tp| count.saturating_mul(tp.max(1)) < shape - shape / 10);
+    let of_rank =
+        of_rank.filter(|(_, count)| *count > shape.saturating_add(shape / 2) || is_too_few(*count));
     let mut all = parameters::stated(trace);
     let (name, stated) = all.find(|(_, stated)| !fits(*stated)).or(of_rank)?;
     let text = format!("the log states {name} {stated}, and its model's shape has {shape}");

@@ -456,6 +456,20 @@ fn a_count_that_is_not_of_the_logs_own_shape_contradicts_it() {
     };
     assert_eq!(of_rank(4_015_261_696), 0);
     assert_eq!(of_rank(35_276_853_248), 1);
+    // Where only TP divides it, that part is known.
+    let divided = json!({"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1});
+    let shape_divided = |count: u64| {
+        let mut shape = shape.clone();
+        let degrees = divided.as_object().unwrap().clone();
+        shape.as_object_mut().unwrap().extend(degrees);
+        let mut log = trace(shape, None);
+        log.num_parameters_per_rank = Some(count);
+        super::attest(&log, &Claim::of_model(None), false)
+            .contradicted()
+            .count()
+    };
+    assert_eq!(shape_divided(4_015_261_696), 0);
+    assert_eq!(shape_divided(335_244_160), 1);
 }
 
 #[test]
