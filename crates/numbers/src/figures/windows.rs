@@ -40,8 +40,8 @@ fn of_whole_run(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResult> {
     timed_by_clock(result, warmup_steps, true)
 }
 
-/// `whole`: with the time of the whole run, where the log says it.
-fn timed_by_clock(result: &RunResult, warmup_steps: u64, whole: bool) -> Cow<'_, RunResult> {
+/// `is_forced`: with the time of the whole run, where the log says it.
+fn timed_by_clock(result: &RunResult, warmup_steps: u64, is_forced: bool) -> Cow<'_, RunResult> {
     let trace = &result.trace;
     let has_rate = || {
         let mut steps = trace.steps.iter();
@@ -53,7 +53,7 @@ fn timed_by_clock(result: &RunResult, warmup_steps: u64, whole: bool) -> Cow<'_,
     };
     let began = trace.processes.first().and_then(|own| own.first_step);
     let from = began.map_or(0, |first| first.saturating_sub(1)) + warmup_steps;
-    let windows = match whole && clock.whole_run.is_some() {
+    let windows = match is_forced && clock.whole_run.is_some() {
         true => Vec::new(),
         false => windows(&clock.ends, from, &evaluated(trace)),
     };
@@ -65,7 +65,7 @@ fn timed_by_clock(result: &RunResult, warmup_steps: u64, whole: bool) -> Cow<'_,
         };
         if !trace.anomalies.iter().any(is_whole) {
             let what = trace.beside_steps();
-            let why = match whole {
+            let why = match is_forced {
                 true => "another repeat has no rate behind its warm-up",
                 false => "its bar counts whole seconds, and too few of them follow the warm-up",
             };
