@@ -219,7 +219,16 @@ pub fn mark_uncounted(
                 Some(1) => ", nor starts the other repeat without --force=failed".to_owned(),
                 Some(n) => format!(", nor starts the other {n} repeats without --force=failed"),
             };
-            row.reason = format!("ended well, but {why}; no build runs it again as it is{others}");
+            let train = engine.dag.find(TaskKind::Train, cell, row.repeat);
+            let attempt = train.and_then(|train| statuses.get(train).attempt());
+            let again = attempt.map_or_else(String::new, |attempt| {
+                let set_aside = engine
+                    .plan
+                    .command("cache", &["set-aside", &attempt.id, "--reason", "TEXT"]);
+                format!("; `{set_aside}` makes room for another run")
+            });
+            row.reason =
+                format!("ended well, but {why}; no build runs it again as it is{others}{again}");
             row.is_counted = false;
         }
     }

@@ -39,8 +39,8 @@ pub fn advice(
             "lower the learning rate or lengthen warm-up, and try bf16 where it was fp8; the change is a new measurement".to_owned()
         }
         FailureClass::Import => {
-            "install the package into the Python that runs the recipe (`tprimat recipe show ID requirements.<vendor>.txt`), then \
-             build with --force=failed".to_owned()
+            format!("install the package into the Python that runs it, or name one that has it (frameworks.{}.python: PATH), then build \
+             with --force=failed", framework_of(cell))
         }
         FailureClass::Input => "add the file to config.yaml as the line above says, then build".to_owned(),
         FailureClass::Port => "another process holds the port; the next build runs it again".to_owned(),
