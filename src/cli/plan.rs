@@ -222,9 +222,8 @@ pub fn mark_uncounted(
             let train = engine.dag.find(TaskKind::Train, cell, row.repeat);
             let attempt = train.and_then(|train| statuses.get(train).attempt());
             let again = attempt.map_or_else(String::new, |attempt| {
-                let set_aside = engine
-                    .plan
-                    .command("cache", &["set-aside", &attempt.id, "--reason", "TEXT"]);
+                let words = ["cache", "set-aside", &attempt.id, "--reason", "TEXT"];
+                let set_aside = engine.plan.asked.of_project(&words);
                 format!("; `{set_aside}` makes room for another run")
             });
             row.reason =

@@ -81,11 +81,14 @@ impl Gaps {
         };
         let mut gaps = Self::of_fields(a, b, is_meant);
         let all = differences(a, b);
+        let on_one_device = [a, b].map(|of| of.count("num_gpus")) == [Some(1); 2];
         for (one, side) in [(a, &mut gaps.only_a), (b, &mut gaps.only_b)] {
             // Trainers that do not pad, or have no such mode, say nothing of it.
             let is_usual = |field: &str| match field {
                 "padded_vocab_size" => one.get(field) == one.get("vocab_size"),
                 DETERMINISTIC => one.get(field).is_some_and(is_off),
+                // On one device there is nothing to shard, so it does not matter which log says how.
+                "sharding" => on_one_device,
                 "tensor_model_parallel_size"
                 | "pipeline_model_parallel_size"
                 | "context_parallel_size"

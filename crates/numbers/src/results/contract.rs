@@ -247,10 +247,6 @@ pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
         .filter_map(|(a, b)| difference(a, b))
         .collect();
     found.extend(other_size(a, b));
-    // One device has nothing to shard, however its trainer is set.
-    if [a, b].map(|of| of.count("num_gpus")) == [Some(1); 2] {
-        found.retain(|d| d.field != "sharding");
-    }
     let rank = |field: &str| {
         SETTINGS
             .iter()
