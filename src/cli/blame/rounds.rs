@@ -1,6 +1,7 @@
 //! Measures arms: each round is a small build of one run of each of some cells, which the cache may have.
 
 use std::{
+    cmp::Ordering,
     collections::BTreeMap,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -511,7 +512,9 @@ impl Rounds<'_> {
     /// made one arm after the other, and each in the round of another.
     fn is_in_turns(&self, arms: &[&Arm], made: &[Run]) -> bool {
         // A search makes the runs of a round in the order of its arms.
-        let is_in_order = made.is_sorted_by(|one, next| !(one.started_at > next.started_at));
+        let is_in_order = made.is_sorted_by(|one, next| {
+            one.started_at.partial_cmp(&next.started_at) != Some(Ordering::Greater)
+        });
         let is_of_matrix = made.iter().all(|run| run.is_of_matrix);
         let first_round = made.first().and_then(|run| run.round);
         let is_one_round = first_round.is_some() && made.iter().all(|run| run.round == first_round);
