@@ -157,7 +157,7 @@ def in_effect(trainer):
                 ep = weight.device_mesh["ep"].size()
         elif name.endswith("moe.shared_experts.w1.weight"):
             width["shared_expert_intermediate_size"] = weight.shape[0]
-    # Of a layer with experts, torchtitan compiles the parts.
+    # torchtitan compiles a dense layer as a whole, and a layer with experts part by part.
     compiled = {"compile": any(hasattr(module, "_orig_mod") for module in part.modules())}
     compiled |= {"compile_mode": "default"} if compiled["compile"] else {}
     return precision(trainer) | recomputed(part) | compiled | {

@@ -18,6 +18,7 @@ use crate::{
     cache::TaskKind,
     error::{Result, exit},
     execute::{Prices, ProbeDepth, Runs, left_behind, reading},
+    figures,
     graph::{Engine, NEVER_RUN, Reason, State, Statuses, label},
     matrix::{Cell, CellId},
     plan::{self, Plan},
@@ -221,6 +222,8 @@ pub fn mark_uncounted(
             };
             let train = engine.dag.find(TaskKind::Train, cell, row.repeat);
             let attempt = train.and_then(|train| statuses.get(train).attempt());
+            // Another run may differ only where something beside the trainer decided.
+            let attempt = attempt.filter(|_| !figures::comes_again(why));
             let again = attempt.map_or_else(String::new, |attempt| {
                 let words = ["cache", "set-aside", &attempt.id, "--reason", "TEXT"];
                 let set_aside = engine.plan.asked.of_project(&words);

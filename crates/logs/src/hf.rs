@@ -1,9 +1,7 @@
-//! The format `hf-trainer`: Hugging Face's Trainer and those built on it (Axolotl, LLaMA-Factory,
-//! TRL, notebooks).
+//! The format `hf-trainer`: Hugging Face's Trainer and those built on it (Axolotl, LLaMA-Factory, TRL, notebooks).
 //!
 //! Its lines are Python dictionaries without a step number: that is taken from the progress bar
-//! that is drawn again behind each, from `logging_steps`, or from the epoch; where there is none of
-//! them, lines are counted and this is said.
+//! that is drawn again behind each, from `logging_steps`, or from the epoch; where there is none of them, lines are counted and this is said.
 
 mod fields;
 mod numbering;
@@ -483,8 +481,7 @@ impl HuggingFace {
         any
     }
 
-    /// Notes how many seconds after the beginning a step ended. A bar is drawn several times for one step; the
-    /// first time counts.
+    /// Notes how many seconds after the beginning a step ended. A bar is drawn several times for one step; the first time counts.
     fn ended(&mut self, step: u64, seconds: f64) {
         let is_next = self
             .ends

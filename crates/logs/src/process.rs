@@ -490,7 +490,7 @@ impl Builder {
             && now > then
         {
             let is_later = (now - newest).abs() < (now - then).abs();
-            // Of the newest step's line, both dates are one.
+            // The newest step is compared with itself, so that the two dates say nothing.
             let is_newest = Some(first.step) == self.processes.newest;
             if is_later || !is_said && !is_newest {
                 return is_later || self.is_long_after(first);

@@ -189,6 +189,7 @@ impl Rounds<'_> {
             .zip(&outcomes)
             .filter_map(|(arm, outcome)| outcome.is_none().then_some(*arm))
             .collect();
+        let all = self.differences.len();
         let made = loop {
             let before = self.runs;
             let Some(mut made) = self.build(&runs)? else {
@@ -205,15 +206,18 @@ impl Rounds<'_> {
             // where they make no round, the earliest one alone is passed over, and the others wait for its successor.
             let passes = |run: &Run| is_round || !is_kept || run.started_at <= earliest;
             for (arm, run) in runs.iter().zip(&mut made) {
-                if !is_round && matches!(run.outcome, Outcome::Time(_)) {
-                    run.outcome = Outcome::Lost;
-                }
                 if passes(run) {
+                    if let (Outcome::Time(seconds), true) = (&run.outcome, arm.len() == all) {
+                        self.seconds.push(seconds.ln());
+                    }
                     *self.rounds.entry((*arm).clone()).or_default() += 1;
                     self.starts
                         .entry((*arm).clone())
                         .or_default()
                         .push(run.started_at);
+                }
+                if !is_round && matches!(run.outcome, Outcome::Time(_)) {
+                    run.outcome = Outcome::Lost;
                 }
             }
             let is_lost = made.iter().all(|run| matches!(run.outcome, Outcome::Lost));
@@ -488,11 +492,7 @@ impl Rounds<'_> {
         };
         match (&run.status, &run.steady) {
             (RepeatStatus::Ok, Some(steady)) => {
-                let seconds = 1.0 / steady.tokens_per_second_per_gpu;
-                if arm.len() == self.differences.len() {
-                    self.seconds.push(seconds.ln());
-                }
-                Outcome::Time(seconds)
+                Outcome::Time(1.0 / steady.tokens_per_second_per_gpu)
             }
             (RepeatStatus::Suspect { .. }, _) => Outcome::Lost,
             (status, _) if is_first => {

@@ -1,5 +1,4 @@
-//! The half of a run on several nodes that starts srun, or the supervisor of the first pod, and makes one
-//! end of the nodes' ends.
+//! The half of a run on several nodes that starts srun, or the supervisor of the first pod, and makes one end of the nodes' ends.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

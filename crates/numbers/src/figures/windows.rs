@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use crate::results::RunResult;
+use tprimat_job::RunOutcome;
 use tprimat_logs::{Anomaly, CoarseClock, MAX_REPORTS, Step, Trace, WHOLE_RUN};
 
 /// A step, and the seconds since the beginning at which it had ended.
@@ -24,7 +25,10 @@ pub(super) fn all_by_clock(
             .collect()
     };
     let each = timed(by_clock);
-    let mut anomalies = each.iter().flat_map(|(_, result)| &result.trace.anomalies);
+    // A run that does not count has no say in it.
+    let counted = (each.iter())
+        .filter(|(_, result)| result.outcome == RunOutcome::Ok && !result.is_contradicted());
+    let mut anomalies = counted.flat_map(|(_, result)| &result.trace.anomalies);
     match anomalies.any(|anomaly| anomaly.kind == WHOLE_RUN) {
         true => timed(of_whole_run),
         false => each,

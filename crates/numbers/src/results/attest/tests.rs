@@ -444,32 +444,24 @@ fn a_count_that_is_not_of_the_logs_own_shape_contradicts_it() {
     assert_eq!(told(Some(8_200_000_000), None), 1);
     assert_eq!(told(None, Some(6.74)), 1);
     // The vocabulary as it is padded is one, and a rank has a part of the model at most.
-    let of_rank = |count: u64| {
-        let mut shape = shape.clone();
-        let size = shape.as_object_mut().unwrap().remove("vocab_size").unwrap();
-        shape["padded_vocab_size"] = size;
-        let mut log = trace(shape, None);
+    let of_rank = |shape: &serde_json::Value, count: u64| {
+        let mut log = trace(shape.clone(), None);
         log.num_parameters_per_rank = Some(count);
         super::attest(&log, &Claim::of_model(None), false)
             .contradicted()
             .count()
     };
-    assert_eq!(of_rank(4_015_261_696), 0);
-    assert_eq!(of_rank(35_276_853_248), 1);
+    let mut padded = shape.clone();
+    let size = padded.as_object_mut().unwrap().remove("vocab_size");
+    padded["padded_vocab_size"] = size.unwrap();
+    assert_eq!(of_rank(&padded, 4_015_261_696), 0);
+    assert_eq!(of_rank(&padded, 35_276_853_248), 1);
     // Where only TP divides it, that part is known.
-    let divided = json!({"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1});
-    let shape_divided = |count: u64| {
-        let mut shape = shape.clone();
-        let degrees = divided.as_object().unwrap().clone();
-        shape.as_object_mut().unwrap().extend(degrees);
-        let mut log = trace(shape, None);
-        log.num_parameters_per_rank = Some(count);
-        super::attest(&log, &Claim::of_model(None), false)
-            .contradicted()
-            .count()
-    };
-    assert_eq!(shape_divided(4_015_261_696), 0);
-    assert_eq!(shape_divided(335_244_160), 1);
+    let mut divided = shape.clone();
+    divided["tensor_model_parallel_size"] = json!(2);
+    divided["pipeline_model_parallel_size"] = json!(1);
+    assert_eq!(of_rank(&divided, 4_015_261_696), 0);
+    assert_eq!(of_rank(&divided, 335_244_160), 1);
 }
 
 #[test]
