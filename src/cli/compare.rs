@@ -68,9 +68,11 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
     })
 }
 
-/// Results of somebody else, as a shell completes their folder's name: `old-results/`.
+/// Results of somebody else: a folder, as a shell completes its name or spelt as a path. Where there is
+/// no project, no other name can be meant; in one, `amd` is a part of cells.
 fn is_folder(name: &str) -> bool {
-    name.ends_with('/') && Path::new(name).is_dir()
+    let is_path = name.ends_with('/') || name.starts_with(['.', '/']);
+    Path::new(name).is_dir() && (is_path || !Path::new("config.yaml").exists())
 }
 
 /// Could a build on this host measure one of the cells that are absent?

@@ -101,7 +101,7 @@ fn a_trainer_that_was_stopped_for_a_while_is_remarked() {
     );
 }
 
-/// A trainer whose timer stops before the device has finished: its steps take 30 ms and are said to
+/// A trainer whose timer stops before the step has ended: its steps take 30 ms and are said to
 /// take less.
 #[test]
 fn a_timer_that_is_too_short_passes_no_gate() {

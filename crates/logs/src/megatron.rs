@@ -28,6 +28,9 @@ use super::{
 /// quadratic.
 const BEFORE: usize = 200;
 const BEHIND: usize = 1024;
+/// A step behind an evaluation or a checkpoint has its time counted in if it took so many times as long
+/// as a step without.
+const INCLUDED: f64 = 1.25;
 
 /// A mark in a line.
 struct Place<'a> {
@@ -103,6 +106,8 @@ pub struct Megatron {
     begin: Option<Begin>,
     /// What took time since the last iteration line, besides training.
     between: Option<&'static str>,
+    /// The step time of the last line without.
+    usual: Option<f64>,
     last: (u64, u64),
     step_time_lines: StepTimeLines,
 }
@@ -188,10 +193,22 @@ impl Megatron {
                 out.set("num_gpus", ranks);
             }
         }
-        if let Some(what) = self.between.take() {
-            out.notes.add_at(head.number, "checkpoint_in_interval", || {
-                format!("{what} since the line before; its time may be counted in")
-            });
+        let time = found.step.step_time_seconds;
+        match self.between.take() {
+            Some(what) => {
+                let is_longer = |(time, usual)| time > INCLUDED * usual;
+                found.step.includes_evaluation = time.zip(self.usual).is_some_and(is_longer);
+                let kind = match found.step.includes_evaluation {
+                    true => "evaluation_in_interval",
+                    false => "checkpoint_in_interval",
+                };
+                out.notes.add_at(head.number, kind, || {
+                    let is_sure = found.step.includes_evaluation;
+                    let may = if is_sure { "is" } else { "may be" };
+                    format!("{what} since the line before; its time {may} counted in")
+                });
+            }
+            None => self.usual = time.or(self.usual),
         }
         tell_oddities(&found, place.ended, out);
         self.step_time_lines.joins(&mut found.step, out);

@@ -66,6 +66,7 @@ pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
 pub use planned::RepeatsPlanned;
 pub use reason::{Reason, Severity};
+pub(crate) use result::sample_rate;
 pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, TWO_RUNS, Workload, devices};
 pub use sequential::{Decision, Sequential};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};

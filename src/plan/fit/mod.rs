@@ -84,9 +84,7 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
     if !section.precisions.contains(&job.precision) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
-    let is_counted = |known: &&Architecture| {
-        !(known.is_gpt2 || known.is_gpt_oss || known.has_latent_attention())
-    };
+    let is_counted = |known: &&Architecture| !(known.is_gpt2 || known.is_gpt_oss);
     let known = architecture(&job.model.architecture).filter(is_counted);
     let Some(known) = known else {
         return Err(format!(

@@ -7,11 +7,12 @@ pub(super) struct Sizes {
     /// Tokens that one forward pass sees on one rank.
     pub tokens: f64,
     pub hidden: f64,
-    /// Heads × head dimension.
+    /// Heads × head dimension: of queries, and of what attention gives.
     pub q: f64,
     /// Key-value heads × head dimension.
     pub kv: f64,
-    /// Width inside what a token passes through: the feed-forward block, or its experts together.
+    /// Width inside what a token passes through: the feed-forward block, or its experts together; the
+    /// mean over layers, as what follows.
     pub ffn: f64,
     /// Parameters of the experts of one layer.
     pub experts: f64,
@@ -58,30 +59,39 @@ impl Sizes {
         let every = job.sac_frequency.max(1);
         let known = architecture(&m.architecture)?;
         let hidden = m.hidden_size as f64;
-        let q = m.num_attention_heads as f64 * m.head_dim as f64;
-        let kv = m.num_kv_heads as f64 * m.head_dim as f64;
+        let is_latent = known.has_latent_attention();
+        let [q, kv] = if is_latent {
+            // Queries and keys are wider than values and outputs: half of both. Each head has keys
+            // and values of its own.
+            let widths = m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim;
+            [m.num_attention_heads as f64 * widths as f64 / 2.0; 2]
+        } else {
+            [m.num_attention_heads, m.num_kv_heads].map(|n| n as f64 * m.head_dim as f64)
+        };
         let [experts, chosen] = [m.num_experts, m.num_experts_per_tok].map(|n| n as f64);
         let width = m.moe_intermediate_size as f64;
         // Fp32 copy, bf16 product and output of a norm; a copy of a token on its way to each expert
         // and back; the router's logits and their softmax in fp32.
-        let norms = if known.has_qk_norm {
-            8.0 * (q + kv)
+        let normed = match (is_latent, known.has_qk_norm) {
+            (true, _) => (m.q_lora_rank + m.kv_lora_rank) as f64,
+            (_, true) => q + kv,
+            _ => 0.0,
+        };
+        let mixed = if known.has_experts() {
+            1.0 - m.first_k_dense_replace as f64 / m.num_layers as f64
         } else {
             0.0
         };
         let routed = 4.0 * chosen * hidden + 8.0 * experts;
+        let mixed_ffn = chosen * width + m.shared_expert_intermediate_size as f64;
         Some(Self {
             tokens: micro_batch * length / cp,
             hidden,
             q,
             kv,
-            ffn: if known.has_experts() {
-                chosen * width + m.shared_expert_intermediate_size as f64
-            } else {
-                m.ffn_hidden_size as f64
-            },
-            experts: experts * 3.0 * hidden * width,
-            besides: norms + routed,
+            ffn: mixed * mixed_ffn + (1.0 - mixed) * m.ffn_hidden_size as f64,
+            experts: mixed * experts * 3.0 * hidden * width,
+            besides: 8.0 * normed + mixed * routed,
             heads: m.num_attention_heads as f64,
             layers: m.num_layers as f64,
             vocab: m.vocab_size as f64,

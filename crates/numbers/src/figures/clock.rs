@@ -343,12 +343,21 @@ fn against(
         } else {
             "the trainer's own clock"
         };
-        let text = format!(
-            "the log claims {} a step, but {} pass from one to the next by {whose}: the trainer may stop its timer before the device \
-             has finished",
-            step_time(claimed),
-            step_time(passed)
-        );
+        let work = &result.workload;
+        let text = match (&work.step_time_source, work.tokens_per_step) {
+            (Some(_), Some(tokens)) => format!(
+                "at the log's tokens/s a step of {tokens} tokens takes {}, but {} pass from one to the next by {whose}: the trainer's \
+                 steps have more tokens (does the batch size reach it?), or it stops its timer before the step has ended",
+                step_time(claimed),
+                step_time(passed)
+            ),
+            _ => format!(
+                "the log claims {} a step, but {} pass from one to the next by {whose}: the trainer may stop its timer before the step \
+                 has ended",
+                step_time(claimed),
+                step_time(passed)
+            ),
+        };
         let reason = Reason::excludes(codes::TIMER_STOPS_EARLY, text);
         return Err(reason.with("claimed", claimed).with("passed", passed));
     }
@@ -508,19 +517,17 @@ fn longer_than_passed(
     clock: WhoseClock,
 ) -> Reason {
     let since = measured.iter().skip(1).filter(|t| !t.is_first);
-    let steps: f64 = since
-        .filter_map(|t| Some(t.since / t.line.step_time_seconds?))
-        .sum();
-    let times: Vec<f64> = measured
-        .iter()
-        .filter_map(|t| t.line.step_time_seconds)
-        .collect();
-    let each = step_time(quantile(&times, 0.5).unwrap_or_default());
+    let (steps, shown_as) = since.fold((0.0, 0.0), |(steps, shown_as), t| {
+        let each = t.line.step_time_seconds.unwrap_or(t.since);
+        (steps + t.since / each, shown_as + t.since)
+    });
+    let steps = f64::max(steps, 1.0);
+    let each = step_time(shown_as / steps);
     let text = format!(
         "the log claims {} of steps ({each} a step) while {} ({} a step)",
         seconds(claimed),
         passed_by(passed, clock),
-        step_time(passed / steps.max(1.0))
+        step_time(passed / steps)
     );
     let reason = Reason::excludes(codes::LONGER_THAN_PASSED, text);
     reason.with("claimed", claimed).with("passed", passed)
@@ -573,12 +580,12 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             OutsideSteps::Timer => {
                 let factor = worst.timer_factor().unwrap_or(passed / (passed - outside));
                 format!(
-                    "after most steps, or many in a row, so the trainer may stop its timer before the device has finished, and the rate \
+                    "after most steps, or many in a row, so the trainer may stop its timer before the step has ended, and the rate \
                      may be {factor:.1}× too high"
                 )
             }
             OutsideSteps::NotKnown => {
-                "evaluations, checkpoints, or a timer that stops before the device has finished"
+                "evaluations, checkpoints, or a timer that stops before the step has ended"
                     .to_owned()
             }
         };

@@ -10,7 +10,7 @@ use crate::results::{
     TOKENIZER_DIGEST, Tier,
     contract::has_difference,
     differences,
-    settings::{PRECISION, WARMUP, has_classes},
+    settings::{NUM_PARAMETERS, PRECISION, WARMUP, has_classes},
     unlisted::is_of_precision,
     words::few,
 };
@@ -169,7 +169,28 @@ fn blocking(
     differences(of_a, of_b)
         .into_iter()
         .filter(forbids)
+        .chain(other_model((a, of_a), (b, of_b)))
         .collect()
+}
+
+/// Models of two names of which one has neither a known shape nor a known size: nothing says that they
+/// are one model.
+fn other_model(
+    (a, of_a): (&CellInput, &Contract),
+    (b, of_b): (&CellInput, &Contract),
+) -> Option<FieldDifference> {
+    let is_known = |of: &Contract| {
+        ["num_layers", NUM_PARAMETERS]
+            .iter()
+            .any(|field| of.get(field).is_some())
+    };
+    let is_open = a.model != b.model && !(is_known(of_a) && is_known(of_b));
+    is_open.then(|| FieldDifference {
+        field: "model".to_owned(),
+        tier: Tier::Workload,
+        a: Some(a.model.clone().into()),
+        b: Some(b.model.clone().into()),
+    })
 }
 
 /// What forbids laying the losses of two comparable candidates over each other.
@@ -254,7 +275,9 @@ pub(super) fn group(candidates: &mut [Candidate<'_>], settings: &CompareSettings
             forbids(d, [&a.cell.parallelism, &b.cell.parallelism])
                 && !settings.across.contains(&d.field)
         };
-        is_expected(a, b, settings) && !has_difference(&a.contract, &b.contract, forbids)
+        is_expected(a, b, settings)
+            && other_model(a.side(), b.side()).is_none()
+            && !has_difference(&a.contract, &b.contract, forbids)
     };
     let mut groups = Vec::new();
     for members in cliques(candidates.len(), kind, fits) {

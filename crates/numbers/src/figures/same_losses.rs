@@ -41,16 +41,23 @@ pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
         // One of each kind stands for all: of many cells with one curve most differ in other settings.
         let mut kinds: Vec<usize> = Vec::new();
         for &at in members {
-            if !kinds
-                .iter()
-                .any(|of| said(&candidates[*of]) == said(&candidates[at]))
-            {
+            let is_like = |of: &Candidate<'_>| {
+                let is_imported = |of: &Candidate<'_>| !of.cell.imported.is_empty();
+                let other = &candidates[at];
+                said(of) == said(other) && is_imported(of) == is_imported(other)
+            };
+            if !kinds.iter().any(|of| is_like(&candidates[*of])) {
                 kinds.push(at);
             }
         }
         for &at in members {
+            // What was measured here is not refuted by a file that came under another name.
+            let is_heard = |other: &&Candidate<'_>| {
+                !candidates[at].cell.imported.is_empty() || other.cell.imported.is_empty()
+            };
             let others = kinds.iter().map(|other| &candidates[*other]);
             found[at] = others
+                .filter(is_heard)
                 .filter_map(|other| reason(&candidates[at], other, losses.len()))
                 .next();
         }
@@ -110,8 +117,12 @@ fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Rea
         }
         let [own, others] = [own, others].map(|value| show(Some(value)));
         // One text for all cells of a sweep, so that it is told once.
+        let whose = match of.cell.imported.is_empty() {
+            true => "a cell",
+            false => &other.cell.cell,
+        };
         let text = format!(
-            "its losses are those of a cell with another {field} to the last digit, at all {steps} steps: the setting does not reach the \
+            "its losses are those of {whose} with another {field} to the last digit, at all {steps} steps: the setting does not reach the \
              training of one of them"
         );
         Some(

@@ -1,7 +1,8 @@
 //! The measured part of a run: where it begins, and what its steps say.
 
 use crate::results::{
-    CUSUM, Changes, Reason, RunResult, changes, is_positive, mean, outlier_limit, quantile, sd,
+    CUSUM, Changes, Reason, RunResult, changes, is_positive, mean, outlier_limit, quantile,
+    sample_rate, sd,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,13 @@ impl Timed<'_> {
 pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Steady, Reason> {
     let workload = &result.workload;
     if workload.tokens_per_step.is_none_or(|n| n == 0) && !workload.tokens_vary {
-        return Err(what_lacks(result, &own_rate(result)));
+        let (steps, known) = (&result.trace.steps, own_rate(result));
+        let is_timed = !known.is_empty() || steps.iter().any(|s| s.step_time_seconds.is_some());
+        return Err(match is_timed || steps.is_empty() {
+            true => what_lacks(result, &known),
+            // What else is lacking would help nobody.
+            false => none_is_timed(result),
+        });
     }
     let timed = timed(result, statistics)?;
     let num_gpus = workload
@@ -223,9 +230,12 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
 fn own_rate(result: &RunResult) -> String {
     let steps = result.trace.steps.iter();
     let rates: Vec<f64> = steps.filter_map(|s| s.tokens_per_second_per_gpu).collect();
-    quantile(&rates, 0.5).map_or_else(String::new, |rate| {
-        format!("; the trainer's own rate is {rate:.0} tokens/s per device")
-    })
+    let of_samples: Vec<f64> = result.trace.steps.iter().filter_map(sample_rate).collect();
+    match (quantile(&rates, 0.5), quantile(&of_samples, 0.5)) {
+        (Some(rate), _) => format!("; the trainer's own rate is {rate:.0} tokens/s per device"),
+        (_, Some(rate)) => format!("; the trainer's own rate is {rate:.1} sequences/s"),
+        _ => String::new(),
+    }
 }
 
 /// The rate of all devices together, for a run whose number of devices is not known.
@@ -278,18 +288,21 @@ fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed
             (_, 0) if result.contract.get("num_gpus").is_none() && !own_rate(result).is_empty() => {
                 what_lacks(result, &own_rate(result))
             }
-            (steps, 0) => {
-                let where_to = match &*result.trace.format {
-                    "tprimat" => " (`step_time_seconds` in an event)",
-                    _ => "",
-                };
-                let text = format!("none of the {steps} steps has a time{where_to}");
-                Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
-            }
+            (_, 0) => none_is_timed(result),
             (_, timed) => all_within_warm_up(timed, statistics.warmup_steps, &result.trace),
         });
     }
     Ok(timed)
+}
+
+fn none_is_timed(result: &RunResult) -> Reason {
+    let where_to = match &*result.trace.format {
+        "tprimat" => " (`step_time_seconds` in an event)",
+        _ => "",
+    };
+    let steps = result.trace.steps.len();
+    let text = format!("none of the {steps} steps has a time{where_to}");
+    Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
 }
 
 fn all_within_warm_up(timed: usize, warmup_steps: u64, trace: &Trace) -> Reason {

@@ -10,7 +10,7 @@ use std::{
 
 use crate::results::{
     Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, Reason,
-    RepeatsPlanned, RunResult, Tier, Workload, differences, is_positive, mean,
+    RepeatsPlanned, RunResult, Tier, Workload, differences, geometric_mean, is_positive, mean,
     settings::{show, without_meaning},
 };
 use schemars::JsonSchema;
@@ -570,9 +570,11 @@ fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
     by_kind.into_iter().map(memory).collect()
 }
 
+/// Geometric means, as of rates: so a cell's step time is still its tokens divided by its rate.
 fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
-    let over =
-        |f: fn(&StepTime) -> f64| mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>());
+    let over = |f: fn(&StepTime) -> f64| {
+        geometric_mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>())
+    };
     let spread: Option<Vec<f64>> = steady
         .iter()
         .map(|s| s.step_time.sd_seconds.map(|sd| sd * sd))

@@ -172,18 +172,28 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     } else if let Some(said) = stated_count("global_batch_size").zip(stated_count("seq_length")) {
         fields.extend(tokens_per_step(trace, said, false));
     }
-    if let (Some(batch), Some(micro), Some(ranks), Some(accumulation)) = (
+    if let (Some(batch), Some(micro), Some(accumulation)) = (
         stated_count("global_batch_size"),
         stated_count("micro_batch_size"),
-        stated_count("data_parallel_size"),
         stated_count("gradient_accumulation_steps"),
     ) {
-        let product = micro.saturating_mul(ranks).saturating_mul(accumulation);
-        let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
-        fields.push(FieldAttestation {
-            arithmetic,
-            ..field("batch_product", batch.into(), Some(product.into()))
+        let of_one = micro.saturating_mul(accumulation);
+        let devices = || claim.declares("num_gpus")?.as_u64();
+        let devices = stated_count("num_gpus").or_else(devices);
+        // A degree of data parallelism that is not stated divides the number of devices.
+        let ranks = stated_count("data_parallel_size").or_else(|| {
+            let ranks = batch.checked_div(of_one)?;
+            let fits = devices?.is_multiple_of(ranks.max(1)) && ranks * of_one == batch;
+            (!fits).then_some(devices?)
         });
+        if let Some(ranks) = ranks {
+            let product = of_one.saturating_mul(ranks);
+            let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
+            fields.push(FieldAttestation {
+                arithmetic,
+                ..field("batch_product", batch.into(), Some(product.into()))
+            });
+        }
     }
     fields.extend(other_devices(trace));
     for found in itself::contradictions(trace, claim) {

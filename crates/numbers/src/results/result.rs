@@ -337,9 +337,13 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
         .and_then(|(batch, length)| batch.checked_mul(length));
     let varies = work::vary(trace);
     let gpus = gpus.filter(|n| *n > 0 && (varies || all.is_some()))?;
+    let by_samples = !(trace.steps.iter()).any(|step| step.tokens_per_second_per_gpu.is_some());
     let rate = |step: &tprimat_logs::Step| {
-        let of_each = step.tokens_per_second_per_gpu.filter(|rate| *rate > 0.0);
-        of_each.map(|rate| rate * gpus as f64)
+        let of_all = match by_samples {
+            true => sample_rate(step)? * length? as f64,
+            false => step.tokens_per_second_per_gpu? * gpus as f64,
+        };
+        Some(of_all).filter(|rate| *rate > 0.0)
     };
     if trace.steps.iter().any(|s| s.step_time_seconds.is_some())
         || !trace.steps.iter().any(|step| rate(step).is_some())
@@ -352,11 +356,17 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
         step.step_time_seconds = timed.map(|(tokens, rate)| tokens as f64 / rate);
     }
     let is_stated = |field| contract.source(field) == Some(Source::Effective);
+    let unit = if by_samples { "sequences" } else { "tokens" };
     let how = match fields.into_iter().all(is_stated) {
-        true => "derived from the trainer's tokens/s",
-        false => "derived from the trainer's tokens/s and the job's tokens per step",
+        true => String::new(),
+        false => format!(" and the job's {unit} per step"),
     };
-    Some(how.to_owned())
+    Some(format!("derived from the trainer's {unit}/s{how}"))
+}
+
+/// Sequences a second of all devices: what DeepSpeed prints in place of times.
+pub(crate) fn sample_rate(step: &tprimat_logs::Step) -> Option<f64> {
+    step.other.get("curr_samples_per_sec").copied()
 }
 
 #[cfg(test)]

@@ -116,9 +116,12 @@ pub fn logs(values: &[f64]) -> Option<Vec<f64>> {
 /// Equal values differ by the rounding of their logarithms; that is no spread.
 pub const NO_VARIANCE: f64 = 1e-28;
 
+/// Relative to the first value, so that equal ones have exactly that mean.
 #[must_use]
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
-    Some(mean(&logs(values)?)?.exp())
+    let first = *values.first()?;
+    let ratios: Vec<f64> = values.iter().map(|value| value / first).collect();
+    Some(first * mean(&logs(&ratios)?)?.exp()).filter(|_| is_positive(first))
 }
 
 /// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values or

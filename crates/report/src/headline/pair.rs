@@ -151,8 +151,7 @@ fn workload(pair: &Pair<'_>) -> String {
         };
         return format!("Not the same workload: {crossed}{also}");
     }
-    let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
-    let is_open = !gaps.is_empty() || unstated_speed(pair).is_some();
+    let is_open = gaps_words(pair).is_some() || unstated_speed(pair).is_some();
     let is_declared = [pair.first, pair.second].map(|row| !row.declared_only.is_empty());
     let same = if is_open {
         "Same workload as far as it is stated"
@@ -191,7 +190,12 @@ fn unconfirmed(pair: &Pair<'_>) -> String {
 
 /// What of the work only one of the two states, or neither.
 fn gaps_words(pair: &Pair<'_>) -> Option<String> {
-    let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
+    let mut gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
+    let is_nameless =
+        |row: &Row| row.model == "unknown" && row.contract.get("num_layers").is_none();
+    if is_nameless(pair.first) && is_nameless(pair.second) {
+        gaps.neither.insert(0, "model".to_owned());
+    }
     let words = || capital(&gaps.words(pair.first_name, pair.second_name));
     (!gaps.is_empty()).then(words)
 }

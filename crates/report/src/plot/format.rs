@@ -10,14 +10,14 @@ pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
     }
-    let magnitude = if value == 0.0 {
-        0
-    } else {
-        value.abs().log10().floor() as i32
+    // Of what is printed: 9.9999 is 10.00.
+    let text = format!("{value:.3e}");
+    let magnitude = text
+        .rsplit_once('e')
+        .and_then(|(_, power)| power.parse().ok());
+    let Some(magnitude) = magnitude.filter(|magnitude: &i32| (-4..15).contains(magnitude)) else {
+        return text;
     };
-    if !(-4..15).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
     let decimals = usize::try_from(3 - magnitude).unwrap_or(0);
     grouped(&format!("{value:.decimals$}"))
 }

@@ -83,12 +83,12 @@ fn the_clock_worked_by_hand() {
         told(dated(&[2.0; 10], &paused, 60.0)).as_deref(),
         Some(note)
     );
-    let note = "repeat 1: 1.8 s of 4.5 s lie outside the reported step times: after most steps, or many in a row, so the trainer may stop its timer before the device has finished, and the rate may be 1.7× too high";
+    let note = "repeat 1: 1.8 s of 4.5 s lie outside the reported step times: after most steps, or many in a row, so the trainer may stop its timer before the step has ended, and the rate may be 1.7× too high";
     assert_eq!(
         told(dated(&[0.3; 10], &every(0.5, 10), 60.0)).as_deref(),
         Some(note)
     );
-    let reason = "the log claims 10.0 ms a step, but 500 ms pass from one to the next by the trainer's own clock: the trainer may stop its timer before the device has finished";
+    let reason = "the log claims 10.0 ms a step, but 500 ms pass from one to the next by the trainer's own clock: the trainer may stop its timer before the step has ended";
     assert_eq!(refused(dated(&[0.01; 10], &every(0.5, 10), 60.0)), reason);
     let reason = "the log claims 14.0 s of steps (2.00 s a step) while 4.5 s passed by the trainer's own clock (500 ms a step)";
     assert_eq!(refused(dated(&[2.0; 10], &every(0.5, 10), 60.0)), reason);
@@ -278,9 +278,11 @@ fn lines_that_were_held_back_refuse_nothing() {
         .steps
         .iter_mut()
         .for_each(|s| s.ended_at = s.ended_at.map(|at| (at * 10.0).ceil() / 10.0));
-    assert!(told(quick).unwrap().ends_with(
-        "evaluations, checkpoints, or a timer that stops before the device has finished"
-    ));
+    assert!(
+        told(quick)
+            .unwrap()
+            .ends_with("evaluations, checkpoints, or a timer that stops before the step has ended")
+    );
     // A clock in milliseconds is none to go by.
     let milliseconds = held(&every(2000.0, 10), false);
     assert_eq!(summary(milliseconds.clone()).repeats[0].clock, None);
@@ -347,7 +349,7 @@ fn evaluations_are_no_steps_and_few_pairs_show_nothing_typical() {
         let note = told(unclear).unwrap();
         assert!(
             note.ends_with(
-                "evaluations, checkpoints, or a timer that stops before the device has finished"
+                "evaluations, checkpoints, or a timer that stops before the step has ended"
             ),
             "{note}"
         );
