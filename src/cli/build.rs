@@ -57,7 +57,7 @@ use end::{Ended, finish};
 use page::Page;
 
 /// Plain progress: the first line of a run's steps comes after this time, each further one after twice as long.
-const PLAIN_EVERY: Duration = Duration::from_secs(10);
+const PLAIN_EVERY: Duration = Duration::from_secs(30);
 
 pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     refuse_within_own_run(globals)?;

@@ -134,6 +134,8 @@ pub struct PlainLines<W> {
     /// The failures that were told, by what their logs say: one that many runs meet is told once.
     failures: HashMap<Vec<String>, String>,
     progress: Progress,
+    /// When the last line was written.
+    told_at: Option<Instant>,
     /// It was told that somebody else's run holds a device.
     told_held: bool,
     /// What each task was told to wait for.
@@ -151,6 +153,7 @@ impl<W: Write> PlainLines<W> {
             running: HashMap::new(),
             failures: HashMap::new(),
             progress: Progress::default(),
+            told_at: None,
             told_held: false,
             waits: HashSet::new(),
         }
@@ -225,9 +228,11 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             Event::TaskStarted { task, .. } => {
                 let now = Instant::now();
                 self.running.insert(task.clone(), (now, self.every));
-                // After a run of a few seconds, another one of its cell is no news.
+                // After a run of a few seconds, another one of its cell is no news, unless nothing was
+                // told for a while.
                 let is_short = |mean: f64| mean < self.every.as_secs_f64();
-                if self.progress.mean(task).is_some_and(is_short) && !tells_all {
+                let is_recent = self.told_at.is_some_and(|at| at.elapsed() < self.every);
+                if self.progress.mean(task).is_some_and(is_short) && is_recent && !tells_all {
                     return;
                 }
                 if let Some(how_far) = self.progress.told() {
@@ -244,6 +249,7 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             }
             _ => {}
         }
+        self.told_at = Some(Instant::now());
         self.sink.line(&said);
     }
 }

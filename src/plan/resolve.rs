@@ -184,13 +184,13 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
                 )
             }),
     );
+    let is_command = recipe.file.launch.is_open();
     let sizes = &training.data;
     let has_sizes = sizes.micro_batch_size.is_some() && sizes.global_batch_size.is_some();
     if knows_devices && has_sizes && !r.view.is_guessed("training.data") {
-        batch(&mut r, &job, block.as_ref());
+        batch(&mut r, &job, block.as_ref(), is_command);
     }
     if !r.is_guessing {
-        let is_command = recipe.file.launch.is_open();
         check(&mut r, cell, &job, block.as_ref(), is_command);
         card(&mut r, &job, platform.gpu_model.as_deref());
         measures(&mut r, &job, skipped);
@@ -317,7 +317,11 @@ fn data(
     parallelism: &ParallelismJob,
     is_command: bool,
 ) -> DataJob {
-    let gbs = r.needed(stated.global_batch_size, "training.data.global_batch_size");
+    // With a micro-batch alone, a step is one of each rank.
+    let of_micro = stated.micro_batch_size.filter(|_| is_command);
+    let of_micro = of_micro.map(|mbs| mbs.saturating_mul(parallelism.data_parallel_size.max(1)));
+    let gbs = stated.global_batch_size.or(of_micro);
+    let gbs = r.needed(gbs, "training.data.global_batch_size");
     let whole = gbs / parallelism.data_parallel_size.max(1);
     let whole = Some(whole.max(1)).filter(|_| is_command && stated.global_batch_size.is_some());
     let mbs = stated.micro_batch_size.or(whole);

@@ -286,6 +286,7 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
         if let (Some(why), Some(files)) =
             (publication.refused, manifest.get_mut(publication.matrix))
         {
+            running::restore(folder, files)?;
             *files = outdated::mark(folder, publication.matrix, why, files)?;
             write_manifest(&path, &manifest)?;
         }

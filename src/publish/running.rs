@@ -1,7 +1,8 @@
 //! The page of a build that goes on: it says so, and a browser loads it again every few seconds.
-//! Both marks go when the build is over.
+//! Both marks go when the build is over. The published page is kept meanwhile, and is back where the
+//! build publishes none: pictures and tables beside it are of the same figures.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{MANIFEST, alone_in, has_figures, read_manifest, write_manifest};
 use crate::{
@@ -12,6 +13,8 @@ use crate::{
     report::PAGE,
 };
 
+/// The published page while that of a build stands in its place.
+const KEPT: &str = ".report-before.html";
 /// In the head of the page.
 const REFRESH: &str = "<meta http-equiv=\"refresh\" content=\"10\">\n";
 /// Around the sentence on the build, above the page's own header.
@@ -29,20 +32,47 @@ pub struct RunningPage<'a> {
 /// Writes the page of a build that goes on. A page without figures replaces none that has some: that
 /// one is only marked.
 pub fn write_running_page(folder: &Path, page: &RunningPage, cache: &Cache) -> Result<()> {
-    let keeps = !page.has_figures && has_figures(folder, page.matrix);
-    replace(folder, page.matrix, cache, |there| {
+    let has_some = has_figures(folder, page.matrix);
+    let keeps = !page.has_figures && has_some;
+    replace(folder, page.matrix, cache, |there, published| {
+        let own = there.filter(|text| has_some && unmarked(text).is_none());
+        if let Some(own) = own {
+            write_atomically(&folder.join(KEPT), own.as_bytes(), Durability::Plain)?;
+            published.insert(KEPT.to_owned(), Digest::of(own));
+        }
         let base = there.filter(|_| keeps).unwrap_or(page.html);
         let own = unmarked(base);
-        Some(marked(own.as_deref().unwrap_or(base), page.how_far))
+        Ok(Some(marked(own.as_deref().unwrap_or(base), page.how_far)))
     })
 }
 
 /// Takes the marks off the page, whatever the build came to.
 pub fn end_running_page(folder: &Path, matrix: &str, cache: &Cache) -> Result<()> {
     match is_running_page(&folder.join(PAGE)) {
-        true => replace(folder, matrix, cache, |there| there.and_then(unmarked)),
+        true => replace(folder, matrix, cache, |there, published| {
+            Ok(kept(folder, published).or_else(|| there.and_then(unmarked)))
+        }),
         false => Ok(()),
     }
+}
+
+/// Puts the published page back before anything is said on it.
+pub(super) fn restore(folder: &Path, published: &mut BTreeMap<String, Digest>) -> Result<()> {
+    let path = folder.join(PAGE);
+    if let Some(page) = kept(folder, published).filter(|_| is_running_page(&path)) {
+        write_atomically(&path, page.as_bytes(), Durability::Plain)?;
+        published.insert(PAGE.to_owned(), Digest::of(page));
+    }
+    Ok(())
+}
+
+/// Takes the published page from where it is kept.
+fn kept(folder: &Path, published: &mut BTreeMap<String, Digest>) -> Option<String> {
+    let digest = published.remove(KEPT)?;
+    let path = folder.join(KEPT);
+    let page = text_of(&path).filter(|text| Digest::of(text) == digest);
+    let _ = std::fs::remove_file(path);
+    page
 }
 
 /// Is it the page of a build that goes on, or that was killed?
@@ -55,7 +85,7 @@ fn replace(
     folder: &Path,
     matrix: &str,
     cache: &Cache,
-    with: impl FnOnce(Option<&str>) -> Option<String>,
+    with: impl FnOnce(Option<&str>, &mut BTreeMap<String, Digest>) -> Result<Option<String>>,
 ) -> Result<()> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
     files::create_dir_all(folder)?;
@@ -68,7 +98,10 @@ fn replace(
         Some(text) => published.get(PAGE) == Some(&Digest::of(text)) || unmarked(text).is_some(),
         None => std::fs::symlink_metadata(&path).is_err(),
     };
-    let Some(text) = with(there.as_deref()).filter(|_| is_ours) else {
+    if !is_ours {
+        return Ok(());
+    }
+    let Some(text) = with(there.as_deref(), published)? else {
         return Ok(());
     };
     write_atomically(&path, text.as_bytes(), Durability::Plain)?;

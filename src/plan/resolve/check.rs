@@ -54,7 +54,7 @@ pub(super) fn check(
 }
 
 /// How the batch is shared out.
-pub(super) fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
+pub(super) fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>, is_command: bool) {
     let (data, p) = (&job.data, &job.parallelism);
     let product = data
         .micro_batch_size
@@ -67,7 +67,12 @@ pub(super) fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
                 "a global batch of {} is not a multiple of MBS {} × DP {}",
                 data.global_batch_size, data.micro_batch_size, p.data_parallel_size
             ),
-            "GBS = MBS × DP × GA",
+            match is_command {
+                true => {
+                    "GBS = MBS × DP × GA; without this line a step is one micro-batch of each rank"
+                }
+                false => "GBS = MBS × DP × GA",
+            },
         );
     }
     if let Some((path, block)) = block

@@ -207,7 +207,19 @@ pub(super) fn of_run(
         of: |step| step.ended_at,
         by_lines: result.trace.dated_by_lines,
     };
-    let of_trainer = against(result, &measured, run, own)?;
+    let explained = |mut reason: Reason| {
+        let work = &result.workload;
+        if let (Some(_), Some(tokens)) = (&work.step_time_source, work.tokens_per_step)
+            && reason.is(codes::LONGER_THAN_PASSED)
+        {
+            let why = format!(
+                ": at the log's tokens/s, steps of {tokens} tokens would take so long; the trainer's have fewer, so does the batch size reach it?"
+            );
+            reason.text += &why;
+        }
+        reason
+    };
+    let of_trainer = against(result, &measured, run, own).map_err(explained)?;
     if own.by_lines || !measured.iter().any(|t| t.line.seen_at.is_some()) {
         return Ok(of_trainer);
     }
@@ -215,7 +227,7 @@ pub(super) fn of_run(
         of: |step| step.seen_at,
         by_lines: true,
     };
-    let of_looks = against(result, &measured, run, looks)?;
+    let of_looks = against(result, &measured, run, looks).map_err(explained)?;
     let factor = |checked: &Checked| checked.clock.as_ref().and_then(Clock::timer_factor);
     let clock = if factor(&of_looks) > factor(&of_trainer) {
         of_looks.clock

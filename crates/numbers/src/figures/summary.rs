@@ -1,5 +1,6 @@
 //! A cell's results → its statistics: within each repeat over steps, then over repeats.
 
+mod beside;
 pub(crate) mod notes;
 mod uncounted;
 

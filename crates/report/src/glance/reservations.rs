@@ -8,7 +8,7 @@ use tprimat_numbers::figures::{
 use tprimat_numbers::results::{AttestationStatus, Reason, is_of_model};
 
 use crate::{
-    headline::{across, contradicted},
+    headline::{SpeedVerdict, across, contradicted, headlines},
     notes::notes,
     sweep::line_of_cell,
 };
@@ -39,6 +39,20 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         .into_iter()
         .filter(|note| weighty(note.kind) && !is_told(&note.text));
     all.extend(own.map(|note| note.text));
+    // First what bears on the verdict that stands above the table.
+    let told = headlines(comparison);
+    let has_verdict = |h: &&crate::headline::Headline| {
+        matches!(
+            h.verdict,
+            SpeedVerdict::Faster | SpeedVerdict::Slower | SpeedVerdict::NoDifference
+        )
+    };
+    if let Some(first) = told.iter().find(has_verdict) {
+        let of_pair = |text: &str| {
+            text.contains(&first.a) || first.b.as_ref().is_some_and(|b| text.contains(b))
+        };
+        all.sort_by_key(|text| !of_pair(text));
+    }
     let mut reasons: Vec<(&Reason, usize)> = Vec::new();
     for reason in comparison
         .speedups

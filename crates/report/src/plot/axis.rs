@@ -84,7 +84,13 @@ impl Scale {
             (0..=2 * wanted)
                 .map(|i| base.powf(first + i as f64))
                 .take_while(|tick| *tick <= self.high * (1.0 + 1e-9))
-                .map(|tick| (tick, label(tick, tick, tick)))
+                // 0.25 and 0.125 have more digits than one.
+                .map(|tick| {
+                    (
+                        tick,
+                        label(tick, tick / if *base == 2.0 { 100.0 } else { 1.0 }, tick),
+                    )
+                })
                 .collect()
         };
         let bases = [2.0f64, 10.0, 1e2, 1e4, 1e8, 1e16, 1e64];
@@ -196,6 +202,9 @@ mod tests {
             ticks.iter().map(|t| t.1.as_str()).collect::<Vec<_>>(),
             ["0.5", "1", "2", "4", "8"]
         );
+        let ticks = Scale::new([0.2, 2.0]).on([0, 100]).logarithmic().ticks(5);
+        let labels: Vec<_> = ticks.iter().map(|t| t.1.as_str()).collect();
+        assert_eq!(labels, ["0.25", "0.5", "1", "2"]);
         let ticks = Scale::new([1e-9, 1e15]).on([0, 100]).logarithmic().ticks(6);
         assert!(ticks.len() > 2 && ticks.len() <= 7, "{ticks:?}");
     }

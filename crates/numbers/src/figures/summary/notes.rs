@@ -1,6 +1,6 @@
 //! What a reader must know beside a summary's figures.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::results::{
     MIN_REPEATS, RunResult, Source,
@@ -16,7 +16,9 @@ use crate::figures::{
     StepTime, Unit, clock,
     codes::{LEVEL_SHIFT, NOT_COUNTED},
     otherwise::{LARGE_SHIFT, largest_shift, shift_words},
-    summary, telemetry,
+    summary,
+    summary::beside,
+    telemetry,
 };
 
 pub(crate) fn notes(
@@ -82,54 +84,8 @@ pub(crate) fn notes(
             notes.push(remark("repeats_disagree", text).with("fields", fields));
         }
     }
-    notes.extend(other_software(counted));
-    notes.extend(early_memory(counted));
+    notes.extend(beside::notes(counted));
     notes
-}
-
-/// Megatron states what its allocator has used once, after its first steps.
-fn early_memory(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let after = |trace: &tprimat_logs::Trace| {
-        let reports = || {
-            trace
-                .memory
-                .iter()
-                .filter(|report| report.figures.iter().any(|f| f.kind.starts_with("peak_")))
-        };
-        let is_of_steps = trace.steps.iter().any(|step| step.memory_bytes.is_some());
-        let after = reports()
-            .map(|report| report.after_step)
-            .collect::<Option<Vec<u64>>>()?;
-        let after = after.into_iter().max().filter(|_| !is_of_steps)?;
-        let middle = trace.steps.get(trace.steps.len() / 2)?;
-        (after < middle.step).then_some(after)
-    };
-    let found = counted.iter();
-    let found = found.filter_map(|(repeat, result)| Some((repeat.repeat, after(&result.trace)?)));
-    by_repeat(found, |step, of| {
-        let text = format!(
-            "{}: the log states its peak of memory after step {step} only, and later steps may use more",
-            named(of)
-        );
-        remark("early_memory", text)
-    })
-}
-
-/// Runs of one key have one software; files that were imported into one cell may not.
-fn other_software(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let versions = |(_, result): &(&RepeatSummary, &RunResult)| result.trace.versions.clone();
-    let mut by_name: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, version) in counted.iter().flat_map(versions) {
-        by_name.entry(name).or_default().insert(version);
-    }
-    by_name.retain(|_, versions| versions.len() > 1);
-    let told = |(name, versions): (&String, &BTreeSet<String>)| {
-        let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-        format!("{name} {}", versions.join(" and "))
-    };
-    let told: Vec<String> = by_name.iter().map(told).collect();
-    let text = format!("its repeats ran with {}", told.join(", "));
-    (!told.is_empty()).then(|| Note::new(NoteKind::Differs, "other_software", text))
 }
 
 pub(crate) fn remark(code: &'static str, text: impl Into<String>) -> Note {
