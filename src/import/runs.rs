@@ -106,6 +106,19 @@ impl ImportedRun {
             );
             findings.push(anomaly("shape_of_log", detail));
         }
+        // Nobody said that it is this model: a word in the file's name did.
+        if let Some(other) = claim
+            .other_shape(&old.trace)
+            .filter(|_| recorded.is_guessed)
+        {
+            let model = &claims.model;
+            let detail = format!(
+                "the log is not of config.yaml's `{model}`, which its file is named after: {other}. No model is claimed"
+            );
+            findings.push(anomaly("not_the_model_of_its_name", detail));
+            claim = Claim::of_model(None);
+            claim.take_shape(&old.trace);
+        }
         // A file that is put into a cell of the matrix says of itself what a log would state.
         let mut contradicted = Vec::new();
         if claim.fields.is_none() {

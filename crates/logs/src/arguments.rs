@@ -161,6 +161,13 @@ impl Arguments {
                 None => others.iter().find_map(|key| self.count(key)),
             };
             put(out, "num_kv_heads", heads);
+        } else {
+            // Each dump has these; they are of no other attention.
+            put(out, "q_lora_rank", self.count("q_lora_rank"));
+            put(out, "kv_lora_rank", self.count("kv_lora_rank"));
+            put(out, "qk_nope_head_dim", self.count("qk_head_dim"));
+            put(out, "qk_rope_head_dim", self.count("qk_pos_emb_head_dim"));
+            put(out, "v_head_dim", self.count("v_head_dim"));
         }
         let untied = ["untie_embeddings_and_output_weights", "no_weight_tying"];
         let untied = untied.iter().find_map(|key| self.flag(key));

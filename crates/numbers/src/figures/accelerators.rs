@@ -126,8 +126,13 @@ pub fn accelerators_like(name: &str) -> Vec<&'static Accelerator> {
         .collect()
 }
 
-pub(super) fn accelerators_of(vendor: Vendor) -> impl Iterator<Item = &'static Accelerator> {
-    TABLE.iter().filter(move |sku| sku.vendor == vendor)
+/// Those of a vendor; all where it is not known.
+pub(super) fn accelerators_of(
+    vendor: Option<Vendor>,
+) -> impl Iterator<Item = &'static Accelerator> {
+    TABLE
+        .iter()
+        .filter(move |sku| vendor.is_none_or(|vendor| sku.vendor == vendor))
 }
 
 /// The names of all SKUs, in small letters and without the maker's.

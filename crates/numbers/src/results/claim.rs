@@ -7,7 +7,10 @@ use serde_json::Value;
 use tprimat_job::{Job, ModelShape, OTHER};
 use tprimat_logs::Trace;
 
-use super::settings::{self, Declared, SETTINGS, Setting, agree, setting, show};
+use super::{
+    parameters::{self, same_size},
+    settings::{self, Declared, SETTINGS, Setting, agree, setting, show},
+};
 
 /// A build claims its whole job; an imported log only what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,6 +55,37 @@ const SIZES: [&str; 6] = [
     "num_kv_heads",
     "vocab_size",
 ];
+
+/// What a log states of a model's shape. A vocabulary that is stated as padded alone is computed as such.
+fn stated_of_shape(trace: &Trace, setting: &Setting) -> Option<Value> {
+    let padded = || {
+        let padded = self::setting("padded_vocab_size").filter(|_| setting.name == "vocab_size");
+        padded?.effective(&trace.effective.0)
+    };
+    setting.effective(&trace.effective.0).or_else(padded)
+}
+
+/// The architecture whose parts a log names one by one, as Megatron's arguments do: Llama's, or that of
+/// Qwen3, which differs by norms of queries and keys.
+fn kind_of_parts(trace: &Trace) -> Option<&'static str> {
+    let stated = &trace.effective.0;
+    let is_on = |name: &str| stated.get(name).and_then(Value::as_bool) == Some(true);
+    let is_word = |name: &str, word: &str| {
+        let value = stated.get(name).and_then(Value::as_str);
+        value.is_some_and(|value| value.eq_ignore_ascii_case(word))
+    };
+    let has_experts = ["num_experts", "num_moe_experts"]
+        .iter()
+        .filter_map(|name| stated.get(*name)?.as_u64())
+        .any(|experts| experts > 1);
+    let is_gated = is_on("swiglu") && is_word("normalization", "rmsnorm");
+    let is_plain = !has_experts && !is_on("multi_latent_attention");
+    let is_it = is_gated && is_plain && is_word("position_embedding_type", "rope");
+    is_it.then_some(match is_on("qk_layernorm") {
+        true => "qwen3",
+        false => "llama",
+    })
+}
 
 /// Is `field` one that a model's shape decides?
 #[must_use]
@@ -109,7 +143,7 @@ impl Claim {
     /// is the hidden size divided by the heads, as for every model without one. Where that is not
     /// whole, the model is unknown, and its shape is not taken.
     pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
-        let stated = |setting: &Setting| setting.effective(&trace.effective.0);
+        let stated = |setting: &Setting| stated_of_shape(trace, setting);
         let is_full = SIZES
             .into_iter()
             .filter_map(setting)
@@ -123,7 +157,7 @@ impl Claim {
         let is_claimed = self.covers("num_layers");
         let names_its_kind = setting("architecture").and_then(stated).is_some();
         if !is_claimed && !names_its_kind {
-            return None;
+            shape["architecture"] = kind_of_parts(trace)?.into();
         }
         let mut changed: Vec<&str> = Vec::new();
         let mut words = Vec::new();
@@ -172,6 +206,29 @@ impl Claim {
         self.job.model = model;
         self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
         Some(words.join("; "))
+    }
+
+    /// The first size of the model by which a log shows that it is not the one that is claimed, as
+    /// `num_layers 80, not 32`.
+    #[must_use]
+    pub fn other_shape(&self, trace: &Trace) -> Option<String> {
+        let declared = self.declared();
+        let words = |name: &str, own: &Value, claimed: &Value| {
+            let [is, was] = [own, claimed].map(|value| show(Some(value)));
+            format!("{name} {is}, not {was}")
+        };
+        let of_size = |name: &'static str| {
+            let own = setting(name)?.effective(&trace.effective.0)?;
+            let claimed = declared.get(name)?;
+            (!agree(&own, claimed)).then(|| words(name, &own, claimed))
+        };
+        let of_count = || {
+            let claimed = super::count_parameters(&self.job.model)?;
+            let mut stated = parameters::stated(trace);
+            let (name, other) = stated.find(|(_, count)| !same_size(*count, claimed))?;
+            Some(words(name, &other.into(), &claimed.into()))
+        };
+        SIZES.into_iter().find_map(of_size).or_else(of_count)
     }
 
     /// What is claimed of each setting.

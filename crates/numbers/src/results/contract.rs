@@ -315,6 +315,9 @@ fn beside<'a>(
     })
 }
 
+/// Up to here two vocabularies may be one that is padded for other numbers of ranks; beyond they are two.
+const PADDED: f64 = 0.05;
+
 fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
     let either = a.or(b)?;
     let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
@@ -322,6 +325,12 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
         .filter(|_| of_a == of_b)
         .map_or(either.tier, |(_, tier)| tier);
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
+    let sizes = a.and_then(Value::as_f64).zip(b.and_then(Value::as_f64));
+    let is_other = |(a, b): (f64, f64)| (a / b - 1.0).abs() > PADDED;
+    let tier = match either.field == "padded_vocab_size" && sizes.is_some_and(is_other) {
+        true => Tier::Workload,
+        false => tier,
+    };
     let same = match (a, b) {
         (Some(a), Some(b)) if either.field == NUM_PARAMETERS => match (a.as_u64(), b.as_u64()) {
             (Some(a), Some(b)) => parameters::same_size(a, b),

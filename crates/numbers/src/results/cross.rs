@@ -4,6 +4,7 @@
 //! Every check leaves its arithmetic, so that a reader can do it again.
 
 use serde_json::{Value, json};
+use tprimat_base::words::plain::counted;
 use tprimat_logs::{Anomaly, LOSS_STEPS_AVERAGED, Step, Trace};
 
 use super::{
@@ -91,6 +92,7 @@ pub(crate) fn cross_check(
     crossed.samples(trace, contract);
     crossed.summary(trace, contract);
     crossed.devices(trace, contract);
+    crossed.devices_of_batch(trace, contract);
     if !work::vary(trace) {
         crossed.tokens(trace, contract);
     }
@@ -268,8 +270,59 @@ impl CrossChecks {
         else {
             return;
         };
-        if contract.get("num_gpus").is_none() && (ratio / ratio.round() - 1.0).abs() <= 0.01 {
-            self.derived.push(("num_gpus", json!(ratio.round() as u64)));
+        let devices = ratio.round();
+        if (ratio / devices - 1.0).abs() > 0.01 {
+            return;
+        }
+        // Rates over other spans of time are no exact multiple.
+        const APART: f64 = 1.25;
+        match contract.count("num_gpus") {
+            None => self.derived.push(("num_gpus", json!(devices as u64))),
+            Some(known) => {
+                let apart = devices / known as f64;
+                if apart > APART || apart < APART.recip() {
+                    let arithmetic = format!(
+                        "the rate of all is {devices} times that of one device, and {} are stated or supplied",
+                        counted(known as usize, "device")
+                    );
+                    let status = AttestationStatus::Contradicted;
+                    self.add(
+                        "num_gpus",
+                        Some(json!(known)),
+                        json!(devices as u64),
+                        status,
+                        arithmetic,
+                    );
+                }
+            }
+        }
+    }
+
+    /// The Trainer's banner has the batch of all and that of one device.
+    fn devices_of_batch(&mut self, trace: &Trace, contract: &Contract) {
+        let fields = [
+            "global_batch_size",
+            "micro_batch_size",
+            "gradient_accumulation_steps",
+        ];
+        let [batch, micro, accumulation] = fields.map(|field| contract.count(field));
+        let of_one = micro
+            .zip(accumulation)
+            .map(|(micro, steps)| micro.saturating_mul(steps));
+        let devices = batch.zip(of_one).and_then(|(batch, one)| {
+            batch
+                .checked_div(one)
+                .filter(|n| n * one == batch && *n > 0)
+        });
+        let is_open =
+            contract.get("num_gpus").is_none() && self.count(contract, "num_gpus").is_none();
+        let is_stated = |field: &str| contract.source(field) == Some(Source::Effective);
+        if let Some(devices) = devices
+            && is_open
+            && trace.format == "hf-trainer"
+            && fields.into_iter().all(is_stated)
+        {
+            self.derived.push(("num_gpus", json!(devices)));
         }
     }
 

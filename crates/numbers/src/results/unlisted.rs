@@ -252,7 +252,6 @@ mod tests {
             assert_eq!(kind(name), Some(Kind::Harmless), "{name}");
         }
         for name in [
-            "attention_backend",
             "report_to",
             "learning_rate_scale",
             "batch_size",

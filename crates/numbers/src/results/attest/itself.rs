@@ -27,6 +27,8 @@ pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestati
         restated_parameters(trace),
         parameters(trace, claim),
         degrees(trace),
+        experts_by_ranks(trace),
+        micro_batches(trace),
         nodes(trace),
         experts(trace, claim),
     ];
@@ -209,6 +211,34 @@ fn degrees(trace: &Trace) -> Option<FieldAttestation> {
             counted(devices as usize, "device")
         );
         contradicted("degree_product", None, product.into(), text)
+    })
+}
+
+/// Ranks among which the experts are parted, which divide the devices.
+fn experts_by_ranks(trace: &Trace) -> Option<FieldAttestation> {
+    let devices = count(trace, "num_gpus").filter(|n| *n > 0)?;
+    let ranks = count(trace, "expert_model_parallel_size").filter(|n| *n > 0)?;
+    (!devices.is_multiple_of(ranks)).then(|| {
+        let text = format!(
+            "EP {ranks} does not divide {}",
+            counted(devices as usize, "device")
+        );
+        contradicted("expert_model_parallel_size", None, ranks.into(), text)
+    })
+}
+
+/// A batch is made of whole micro-batches, one or several of each data-parallel rank.
+fn micro_batches(trace: &Trace) -> Option<FieldAttestation> {
+    let batch = count(trace, "global_batch_size")?;
+    let micro = count(trace, "micro_batch_size").filter(|n| *n > 0)?;
+    // With both of these the whole product is checked.
+    let accumulation = count(trace, "gradient_accumulation_steps");
+    let ranks = count(trace, "data_parallel_size").filter(|_| accumulation.is_none());
+    let at_once = micro.checked_mul(ranks.unwrap_or(1).max(1))?;
+    (!batch.is_multiple_of(at_once)).then(|| {
+        let of = ranks.map_or_else(String::new, |ranks| format!(" × DP {ranks}"));
+        let text = format!("a global batch of {batch} is not a multiple of MBS {micro}{of}");
+        contradicted("micro_batch_size", None, micro.into(), text)
     })
 }
 
