@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Result, exit},
     figures::Baseline,
     files::{Durability, write_atomically},
+    words::plain::counted,
 };
 
 /// Writes the file, or to stdout where it is `-`.
@@ -65,8 +66,14 @@ pub fn write(globals: &Globals, selection: &MatrixSelection, path: &Path) -> Res
                 )?;
             } else {
                 let count = baseline.cells.len();
-                let cells = crate::words::plain::counted(count, "cell");
-                eprintln!("{}: {cells}", path.display());
+                let cells = counted(count, "cell");
+                let runs = baseline.cells.iter();
+                let runs = runs.map(|cell| cell.tokens_per_second_per_gpu.values.len());
+                eprintln!(
+                    "{}: {} of {cells}",
+                    path.display(),
+                    counted(runs.sum(), "run")
+                );
             }
         }
     }

@@ -149,6 +149,10 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         runs: 0,
         gpu_hours: 0.0,
     };
+    let limits = Limits {
+        margin: args.decide,
+        rounds: ROUNDS,
+    };
     if args.dry_run {
         let prices = prices(&session, &ids);
         let cached = match asked.same {
@@ -156,7 +160,17 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
             Some(_) => 0,
             None => rounds.cached(&Arm::new())? + rounds.cached(&(0..n).collect())?,
         };
-        let cost = Cost::of(&asked, args, &prices, cached);
+        let mut cost = Cost::of(&asked, args, &prices, cached);
+        // Without a single further run: does the cache answer it?
+        rounds.max_runs = 0;
+        let known = match cached {
+            0 => None,
+            _ => Some(search(n, limits, |arms| rounds.measure(arms))?),
+        };
+        cost.is_answered = known.is_some_and(|known| !known.is_spent);
+        if cost.is_answered {
+            cost.usual = 0;
+        }
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
             "varied_by": blame.varied_by, "prices": prices.cells, "runs": cost.usual, "most_runs": cost.most,
@@ -171,10 +185,6 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &train_host(&session)?, &rounds.events);
     }
-    let limits = Limits {
-        margin: args.decide,
-        rounds: ROUNDS,
-    };
     let measure = |arms: &[&Arm]| rounds.measure(arms);
     let result = match asked.same {
         Some(same) => bisect(same, limits, measure)?,
@@ -533,6 +543,8 @@ struct Cost {
     usual: usize,
     most: usize,
     cached: usize,
+    /// The runs in the cache give an answer.
+    is_answered: bool,
     /// How long a run of the slower cell takes, where one of them has run.
     seconds_of_run: Option<f64>,
     /// GPU-hours that one run takes; absent on a CPU, and where neither cell has run.
@@ -551,6 +563,7 @@ impl Cost {
             usual: usual_runs(n, question.same.is_some(), args.decide),
             most: args.max_runs,
             cached,
+            is_answered: false,
             seconds_of_run: known().filter_map(of_run).reduce(f64::max),
             gpu_hours_of_run: known().filter_map(hours_of_run).reduce(f64::max),
         }
@@ -580,9 +593,12 @@ fn plan_text(blame: &Blame, cost: &Cost) -> String {
         Some(takes) => format!("{}, about {takes}", counted(runs, "run")),
         None => counted(runs, "run"),
     };
+    if cost.is_answered {
+        return text + "\nThe runs in the cache answer it: the command without -n makes none.\n";
+    }
     text += &format!(
-        "\nOne clear cause: about {}, where runs vary by a tenth of the margin. Noise and more causes take more.\nAt most: {} \
-         (--max-runs){}.\n",
+        "\nOne clear cause of four times the margin: about {}, where runs vary by 1 %. More noise, smaller and further causes take more.\nAt \
+         most: {} (--max-runs){}.\n",
         takes(cost.usual),
         takes(cost.most),
         if cost.usual > cost.most {

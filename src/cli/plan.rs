@@ -122,6 +122,9 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         if let Some(why) = &beyond {
             summary.insert("beyond_max_gpu_hours".into(), json!(why));
         }
+        if let Some(rounds) = &rounds {
+            summary.insert("rounds".into(), json!(rounds.trim_end()));
+        }
         print_json(
             "plan",
             &json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary, "estimates": prices.cells, "waiting_estimates": elsewhere.cells }),

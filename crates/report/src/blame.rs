@@ -198,9 +198,19 @@ fn sentence(blame: &Blame) -> String {
                 (Some(takes), Some(total)) => format!("{takes} ({})", bounds(total)),
                 _ => format!("How A and B differ in speed is not known{}", so_far(blame)),
             };
-            let some = match found.len() {
-                0 => String::new(),
-                _ => " What was found makes a part of it.".to_owned(),
+            let some: Vec<String> = found
+                .iter()
+                .map(|one| {
+                    format!(
+                        "{} ({})",
+                        named(blame, &one.differences),
+                        signed(&one.effect)
+                    )
+                })
+                .collect();
+            let some = match &some[..] {
+                [] => String::new(),
+                all => format!(" Found so far: {}.", all.join("; ")),
             };
             let among = match &blame.among[..] {
                 [] => String::new(),
@@ -210,20 +220,30 @@ fn sentence(blame: &Blame) -> String {
                     " What {} does without the others is not decided.",
                     named(blame, &[*one])
                 ),
-                all => format!(
-                    " Whether {} cause is among these {} is open: {}.",
-                    if blame.causes.is_empty() {
-                        "a"
-                    } else {
-                        "a further"
-                    },
-                    all.len(),
-                    named(blame, all)
-                ),
+                all => {
+                    let one = match blame.causes.is_empty() {
+                        true => "cause",
+                        false => "further cause",
+                    };
+                    let (n, names) = (all.len(), named(blame, all));
+                    match has_cause(blame, all) {
+                        true => format!(" A {one} is among these {n}: {names}."),
+                        false => format!(" Whether a {one} is among these {n} is open: {names}."),
+                    }
+                }
             };
             format!("{takes}.{some}{among}")
         }
     }
+}
+
+/// Do two configurations that differ in nothing but some of these take different times?
+fn has_cause(blame: &Blame, among: &[usize]) -> bool {
+    blame.questions.iter().any(|of| {
+        let only =
+            |a: &[usize], b: &[usize]| a.iter().all(|one| b.contains(one) || among.contains(one));
+        of.told == PairTold::Differs && only(&of.from, &of.to) && only(&of.to, &of.from)
+    })
 }
 
 fn which(blame: &Blame, cause: &Cause) -> String {
@@ -316,8 +336,10 @@ fn notes(blame: &Blame) -> Vec<String> {
             named(blame, &[*one]),
             alone.replace("they were", "it was")
         )),
+        // Nobody measured each of them alone.
         all => notes.push(format!(
-            "{} differences each make less than {margin} %{alone}: {}.",
+            "{} differences make less than {margin} % where they were measured together{alone}; two of them that cancel out would not \
+             show: {}.",
             all.len(),
             few(&all
                 .iter()
@@ -351,8 +373,11 @@ fn notes(blame: &Blame) -> Vec<String> {
         )),
         (None, Answer::Undecided) => {
             let is_open = |of: &Measured| of.told == PairTold::Open;
-            notes.push(match blame.questions.last().is_some_and(is_open) {
-                true => "The last question had all the rounds that one gets; a larger --decide needs fewer.".to_owned(),
+            notes.push(match blame.questions.iter().any(is_open) {
+                _ if !blame.fails.is_empty() => {
+                    "What would tell them apart does not run, as is said below.".to_owned()
+                }
+                true => "A question had all the rounds that one gets; a larger --decide needs fewer.".to_owned(),
                 false => format!(
                     "Each part of them makes less than {margin} %; a smaller --decide tells them apart."
                 ),

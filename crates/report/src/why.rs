@@ -181,6 +181,23 @@ fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
 
 /// `A step of B takes 80.1 ms more than one of A (319.7 for 239.6 ms, +33.4 %): attention +38.0, …`
 fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
+    let told = of_difference(a_name, a, b_name, b);
+    let [of_a, of_b] = steps(a, b);
+    let range = |of: &Breakdown| {
+        of.step_range_seconds
+            .map(|[shortest, longest]| longest - shortest)
+    };
+    let widest = [a, b].into_iter().filter_map(range).fold(0.0, f64::max);
+    match (of_b - of_a).abs() < widest {
+        true => format!(
+            "{told} The profiled steps of one alone vary by {} ms.",
+            milliseconds(widest)
+        ),
+        false => told,
+    }
+}
+
+fn of_difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
     let [of_a, of_b] = steps(a, b);
     let least = LEAST * of_a;
     let mut changes = changes(a, b);

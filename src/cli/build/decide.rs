@@ -215,10 +215,14 @@ fn percent(share: f64) -> String {
 fn line(pair: &Decided, margin: f64, names: &BTreeMap<String, String>) -> String {
     let [a, b] = [&pair.a, &pair.b].map(|name| names.get(name).unwrap_or(name));
     let by = format!("by {} of runs", counted(pair.pairs, "pair"));
-    // No zero has a sign.
-    let signed = |ratio: f64| match ((ratio - 1.0) * 1000.0).round() {
-        0.0 => "0.0".to_owned(),
-        tenths => format!("{:+.1}", tenths / 10.0).replace('-', "−"),
+    // No zero has a sign. One that is none has the digits that show it.
+    let signed = |ratio: f64| {
+        let change = (ratio - 1.0) * 100.0;
+        let digits = (1..5).find(|n| (change * 10f64.powi(*n)).round() != 0.0);
+        match digits.map(|n| n as usize) {
+            None => "0.0".to_owned(),
+            Some(digits) => format!("{change:+.digits$}").replace('-', "−"),
+        }
     };
     let interval = pair.interval.map_or_else(String::new, |interval| {
         format!(" ({} to {} %)", signed(interval.low), signed(interval.high))

@@ -158,7 +158,7 @@ pub(super) fn finish(
         .collect();
     let of = &verdict.uncounted;
     let mut value = json!({
-        "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
+        "matrix": engine.plan.matrix.name, "ran": summary.ran, "runs_made": summary.runs, "summary": counts,
         "failed_repeats": of.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted,
         "suspect": of.suspect, "unmeasured": of.unmeasured, "incomplete": incomplete,
         "blocked": coverage.blocked, "output": publish::output_dir(engine.plan), "remote": remote,

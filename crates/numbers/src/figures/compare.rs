@@ -523,6 +523,7 @@ pub fn mfu_of(
     let precision = is_stated.then(|| precision.to_lowercase());
     let whose = match device.name {
         Some(_) => "the device can do",
+        None if device.vendor().is_none() => "the fastest accelerator does",
         None => "the fastest accelerator of this vendor does",
     };
     let beyond =

@@ -183,7 +183,10 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         // A degree of data parallelism that is not stated divides the number of devices.
         let ranks = stated_count("data_parallel_size").or_else(|| {
             let ranks = batch.checked_div(of_one)?;
-            let fits = devices?.is_multiple_of(ranks.max(1)) && ranks * of_one == batch;
+            // The Trainer's total is that of all devices.
+            let is_of_all = trace.format == "hf-trainer" && devices? != ranks;
+            let is_whole = devices?.is_multiple_of(ranks.max(1)) && ranks * of_one == batch;
+            let fits = is_whole && !is_of_all;
             (!fits).then_some(devices?)
         });
         if let Some(ranks) = ranks {

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use tprimat_base::words::plain::counted;
-use tprimat_logs::{Anomaly, LOSS_STEPS_AVERAGED, Step, Trace};
+use tprimat_logs::{Anomaly, LOSS_STEPS_AVERAGED, Step, TOTAL_RATE, Trace};
 
 use super::{
     AttestationStatus, Claim, Contract, FieldAttestation, Source,
@@ -255,7 +255,7 @@ impl CrossChecks {
     /// Tokens/s of all devices ÷ tokens/s of one = devices.
     fn devices(&mut self, trace: &Trace, contract: &Contract) {
         let of_step = |s: &Step| {
-            let all = ["tokens_per_second_global", "tps"]
+            let all = ["tokens_per_second_global", "tps", TOTAL_RATE]
                 .iter()
                 .find_map(|name| s.other.get(*name));
             Some(all? / s.tokens_per_second_per_gpu?)
