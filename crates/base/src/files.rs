@@ -26,9 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::owner::{
     TRUSTED_VARIABLE, controlled_by, is_own, is_own_entry, require_inside, require_own,
 };
-pub use self::read_set::{
-    Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_code, is_leftover,
-};
+pub use self::read_set::{Entry, EntryKind, Found, Known, ReadSet, is_code, is_leftover};
 pub use self::regular::{
     MOST_BYTES, MOST_TEXT, open_regular, open_regular_no_link, read_bounded, read_open, what_else,
 };
