@@ -202,13 +202,11 @@ class Case:
 
 def measure(case):
     """All figures of one size."""
-    cells, tasks = f"{case.cells} cells", f"{case.cells * TASKS_PER_CELL + 3} tasks"
+    cells = f"{case.cells} cells"
     rows = [case.pair("plan, nothing built", case.tprimat("plan"), ["ninja", "-n"], f"{cells}, all stale")]
     case.build_all()
     rows.append(case.pair("build, nothing to do", case.tprimat("build"), ["ninja"], "nothing to do"))
     rows.append(case.pair("plan, all fresh", case.tprimat("plan"), ["ninja", "-n"], f"{cells}, all fresh"))
-    # A list of all tasks is kept nowhere: here the whole graph is evaluated.
-    rows.append(case.pair("plan --tasks, all fresh", case.tprimat("plan", "--tasks"), ["ninja", "-n"], f"{tasks}, all fresh"))
     changed = case.cells // 2
     case.write_matrix(CHANGE.format(seed=changed))
     os.utime(case.graph / "job" / str(changed))

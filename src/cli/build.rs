@@ -40,7 +40,6 @@ use crate::{
         LiveLine, PROJECT_DIR, PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     figures::Baseline,
-    files::ReadSet,
     graph::{Engine, State, Statuses, TaskId},
     plan::{LOCK, Plan, same_file},
     publish,
@@ -321,7 +320,7 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
     }
     let summary = summary?;
     if summary.runs > 0 && summary.counted + summary.disturbed == 0 {
-        unpin(&engine.plan.reads, &lock, pinned, events);
+        unpin(&lock, pinned, events);
     }
     passes.summary = passes.summary.and(summary);
     let is_shared = match &sharing {
@@ -373,10 +372,9 @@ pub(super) fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
 
 /// Takes the first tprimat.lock away again, as this build wrote it: where no run of a first build counts, the
 /// wrong Python may be what failed, and naming another one must not be refused as a change.
-fn unpin(reads: &ReadSet, lock: &Path, pinned: Option<Vec<u8>>, events: &EventSink) {
+fn unpin(lock: &Path, pinned: Option<Vec<u8>>, events: &EventSink) {
     let is_ours = pinned.is_some_and(|ours| std::fs::read(lock).is_ok_and(|now| now == ours));
     if is_ours && std::fs::remove_file(lock).is_ok() {
-        reads.removed(lock);
         let message = "tprimat.lock: no run counts, so nothing stays pinned".to_owned();
         events.report(&Event::Note { message });
     }

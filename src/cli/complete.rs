@@ -1,5 +1,5 @@
 //! What may come next on a command line: clap_complete answers the shell, and is told here what the
-//! project's cells, matrices and other names are.
+//! project's cells and matrices are.
 
 use std::{
     collections::BTreeSet,
@@ -88,16 +88,7 @@ fn with_names(command: Command, line: &Arc<Line>) -> Command {
         .mut_subcommands(|sub| with_names(sub, line))
 }
 
-const NAMES: [&str; 8] = [
-    "MATRIX",
-    "CELL",
-    "AXIS",
-    "PLATFORM",
-    "FRAMEWORK",
-    "RECIPE",
-    "FIELD",
-    "BUILD",
-];
+const NAMES: [&str; 4] = ["MATRIX", "CELL", "FIELD", "BUILD"];
 
 /// `MATRIX|CELL`
 fn called(arg: &clap::Arg) -> String {
@@ -174,25 +165,6 @@ impl Line {
                 }
                 cells
             }
-            "AXIS" => {
-                let plan = self.plan()?;
-                let axes = plan.matrix.cells.iter().flat_map(|cell| &cell.axes);
-                axes.map(|(axis, value)| format!("{axis}={value}"))
-                    .collect()
-            }
-            "PLATFORM" => {
-                let plan = self.plan()?;
-                let platforms = &plan.config.settings().hardware.platforms;
-                platforms.keys().cloned().collect()
-            }
-            "FRAMEWORK" => {
-                let plan = self.plan()?;
-                let frameworks = &plan.config.settings().frameworks;
-                let mut found: Vec<String> = frameworks.keys().cloned().collect();
-                found.extend(plan.recipes.recipes.keys().cloned());
-                found
-            }
-            "RECIPE" => self.plan()?.recipes.recipes.keys().cloned().collect(),
             _ => return None,
         })
     }

@@ -81,7 +81,6 @@ fn text(plan: &Plan, fits: &[MemoryFit]) -> String {
         let _ = writeln!(text, "{:<width$}  {}", fit.cell, verdict(fit));
         if fits.len() <= IN_FULL {
             text += &parts(fit);
-            text += &untried(fit);
         }
     }
     if fits.len() > IN_FULL {
@@ -90,18 +89,6 @@ fn text(plan: &Plan, fits: &[MemoryFit]) -> String {
             text,
             "GiB are predicted, of the GPU that needs most; `{fit}` shows the sum"
         );
-    }
-    text
-}
-
-/// What may need less, where nothing predicts it.
-fn untried(fit: &MemoryFit) -> String {
-    let mut text = String::new();
-    if !fit.untried.is_empty() {
-        text += "  To need less, the cheapest first; how much each saves is not predicted:\n";
-    }
-    for (setting, cost) in &fit.untried {
-        let _ = writeln!(text, "  - {setting}; {cost}");
     }
     text
 }

@@ -130,7 +130,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
             &json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary, "estimates": prices.cells, "waiting_estimates": elsewhere.cells }),
         )?;
     } else {
-        let mut text = text::text(plan, &rows, [&prices, &elsewhere], args.tasks);
+        let mut text = text::text(plan, &rows, [&prices, &elsewhere]);
         text += uncounted.as_deref().unwrap_or_default();
         text += rounds.as_deref().unwrap_or_default();
         print(&text)?;

@@ -521,26 +521,21 @@ pub struct EnhancedMetrics {
     pub hardware_specs: BTreeMap<String, HardwareSpec>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloudCost {
     /// The price of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
     /// Three letters. Different currencies are not compared.
+    #[serde(default = "usd")]
     pub currency: String,
     /// Where the price is from.
     pub source: Option<String>,
 }
 
-impl Default for CloudCost {
-    fn default() -> Self {
-        Self {
-            per_gpu_hour: None,
-            currency: "USD".into(),
-            source: None,
-        }
-    }
+fn usd() -> String {
+    "USD".into()
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,8 @@
 
 use std::sync::LazyLock;
 
-use serde_json::{Map, Number, Value};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Number, Value, json};
 
 use super::{
     foreign_keys::{called, stands_for},
@@ -376,16 +377,21 @@ fn entry_of(section: &str) -> Shape {
 pub(super) fn entry_defaults() -> &'static [(&'static str, Value)] {
     static DEFAULTS: LazyLock<[(&str, Value); 2]> = LazyLock::new(|| {
         [
-            ("models", plain(&Model::default())),
+            ("models", of_nothing::<Model>()),
             (
                 "benchmarking.enhanced_metrics.cloud_costs",
-                plain(&CloudCost::default()),
+                of_nothing::<CloudCost>(),
             ),
         ]
     });
     &*DEFAULTS
 }
 
-fn plain(defaults: &impl serde::Serialize) -> Value {
+/// An entry that states nothing.
+fn of_nothing<T: DeserializeOwned + Serialize>() -> Value {
+    serde_json::from_value(json!({})).map_or(Value::Null, |entry: T| plain(&entry))
+}
+
+fn plain(defaults: &impl Serialize) -> Value {
     serde_json::to_value(defaults).unwrap_or(Value::Null)
 }

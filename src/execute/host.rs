@@ -12,7 +12,7 @@ use crate::{
     digest::Digest,
     error::Result,
     plan::Place,
-    run::{Batch, Executor, Gpu, Local, Systems, Watched},
+    run::{self, Batch, Gpu, Run, RunSpec, Systems, Watched},
 };
 
 /// What holds for every run of a build.
@@ -59,15 +59,13 @@ impl TrainHost {
         self.runs.with_file_name("profiles")
     }
 
-    #[must_use]
-    pub fn executor(&self, place: Place) -> Box<dyn Executor> {
-        match place {
+    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
+    pub(super) fn start(&self, place: Place, spec: &RunSpec) -> Result<Arc<dyn Run>> {
+        Ok(match place {
             // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
-            Place::Local | Place::Allocation => Box::new(Local {
-                tprimat: self.tprimat.clone(),
-            }),
-            Place::Slurm | Place::Kubernetes => Box::new(self.batch()),
-        }
+            Place::Local | Place::Allocation => Arc::new(run::start(spec, &self.tprimat)?),
+            Place::Slurm | Place::Kubernetes => Arc::new(self.batch().start(spec)?),
+        })
     }
 
     pub(super) fn batch(&self) -> Batch {

@@ -16,6 +16,7 @@ use crate::{
     plan::Plan,
     recipe::context,
     run::{
+        Run,
         folder::{making, remove},
         local::start,
         spec::{ExitKind, RunSpec, Verbatim, attempt_id},
@@ -133,7 +134,7 @@ pub fn profile(
             while !over.load(std::sync::atomic::Ordering::SeqCst) {
                 match (interrupts.insisted(), interrupts.asked()) {
                     (true, _) => run.kill(),
-                    (_, Some(_)) => run.terminate(),
+                    (_, Some(_)) => drop(run.terminate()),
                     _ => {}
                 }
                 std::thread::sleep(Duration::from_millis(50));

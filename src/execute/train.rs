@@ -23,7 +23,7 @@ use crate::{
     job::RunOutcome,
     plan::Place,
     run::{
-        Run, RunSpec, attempt_id,
+        RunSpec, attempt_id,
         devices::left_on,
         folder::{making, remove},
         watched_inputs::{Watched, not_started, outdated},
@@ -91,7 +91,7 @@ pub fn train(
         }
         std::thread::sleep(KEY_LOOK);
     }
-    let run: std::sync::Arc<dyn Run> = host.executor(work.execution().place).start(&spec)?.into();
+    let run = host.start(work.execution().place, &spec)?;
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| {

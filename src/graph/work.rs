@@ -3,49 +3,22 @@
 //! A cell's name is not enough: matrices may use one name for cells of several sequence lengths,
 //! and the last run under a name may be another matrix's.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use crate::{
     cache::{Attempt, Cache, Entry, TaskKind},
     digest::Digest,
     plan::preimage::{self, Change},
+    results::settings::work_fields,
 };
 
 /// The fields of a job that decide what work it is: those of its contract's workload.
-const WORKLOAD: [&str; 32] = [
-    "data.global_batch_size",
-    "data.seq_length",
-    "lora_rank",
-    "model.architecture",
-    "model.ffn_hidden_size",
-    "model.first_k_dense_replace",
-    "model.head_dim",
-    "model.hidden_size",
-    "model.kv_lora_rank",
-    "model.moe_intermediate_size",
-    "model.num_attention_heads",
-    "model.num_experts",
-    "model.num_experts_per_tok",
-    "model.num_kv_heads",
-    "model.num_layers",
-    "model.num_nextn_predict_layers",
-    "model.num_parameters",
-    "model.q_lora_rank",
-    "model.qk_nope_head_dim",
-    "model.qk_rope_head_dim",
-    "model.qkv_bias",
-    "model.shared_expert_intermediate_size",
-    "model.sliding_window",
-    "model.sliding_window_pattern",
-    "model.tie_embeddings",
-    "model.v_head_dim",
-    "model.vocab_size",
-    "optimizer.state_precision",
-    "optimizer.type",
-    "parallelism.num_gpus",
-    "precision",
-    "task",
-];
+static WORKLOAD: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let fields = work_fields().map(|(_, field)| field);
+    let mut all: Vec<String> = fields.chain(["model.num_parameters".to_owned()]).collect();
+    all.sort();
+    all
+});
 
 /// Earlier trainings that are compared with a present one at most: those made last.
 const MOST: usize = 16;
@@ -60,7 +33,11 @@ pub fn is_same_work(one: &str, other: &str) -> bool {
 #[must_use]
 pub fn work_differences(one: &str, other: &str) -> Vec<&'static str> {
     let differs = |field: &&str| preimage::line(one, field) != preimage::line(other, field);
-    WORKLOAD.into_iter().filter(differs).collect()
+    WORKLOAD
+        .iter()
+        .map(String::as_str)
+        .filter(differs)
+        .collect()
 }
 
 /// All trainings that a cache has, by name.
@@ -211,6 +188,6 @@ mod tests {
             }
         }
         decide.sort();
-        assert_eq!(decide, WORKLOAD);
+        assert_eq!(decide, *WORKLOAD);
     }
 }

@@ -12,7 +12,6 @@ mod lacking;
 mod names;
 mod read;
 mod rules;
-pub mod schema;
 mod select;
 
 use std::sync::Arc;
@@ -22,13 +21,16 @@ pub use find::{files, find, named, names};
 pub use ids::{CellId, PerCell};
 pub use implied::{ImpliedNames, implied};
 pub use lacking::{Project, Unmet};
-pub use schema::MatrixSchema;
 pub use select::{Selection, glob};
 
 use crate::{
     config::Config,
     error::{Error, Result, Source},
 };
+
+/// The form of a matrix file, for editors and `tprimat print schema matrix`. Files are read by `file`,
+/// which points at each mistake; a test holds the keys of both together.
+pub const SCHEMA: &str = include_str!("../../schemas/matrix.json");
 
 /// Reads and expands a matrix. `recipes`: ids that are frameworks although config.yaml may not list
 /// them; `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a

@@ -652,3 +652,22 @@ fn a_matrix_says_across_which_fields_its_comparison_goes() {
     );
     assert!(said.contains("seq_length"), "{said}");
 }
+
+#[test]
+fn the_schema_has_the_keys_that_the_reader_takes() {
+    let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
+    let keys = |properties: &serde_json::Value| -> Vec<String> {
+        let mut keys: Vec<String> = properties.as_object().unwrap().keys().cloned().collect();
+        keys.sort();
+        keys
+    };
+    let sorted = |keys: &[&str]| {
+        let mut keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(keys(&schema["properties"]), sorted(file::FILE_KEYS));
+    let table = &schema["$defs"]["MatrixTable"];
+    assert_eq!(keys(&table["properties"]), sorted(file::KEYS));
+    assert_eq!(table["required"], serde_json::json!(cell::BASE));
+}

@@ -5,52 +5,33 @@
 //! means nothing to it (`[[ignored]]`), is believed. A command of the user's own is believed as
 //! well, but for what differs between cells that it launches alike ([`varied`]).
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 use tprimat_job::{Decay, InitJob, Task};
 
 use super::{Recipe, Templates, context};
-use crate::job::{ARCHITECTURES, Job, OTHER, PRECISIONS};
+use crate::{
+    job::{ARCHITECTURES, Job, OTHER, PRECISIONS},
+    results::settings::{is_further, work_fields},
+};
 
-/// Settings that decide how much work a step is: the name in tables, and the field of the job. The
-/// number of GPUs is not among them: tprimat itself hands the devices out.
-const WORKLOAD: [(&str, &str); 15] = [
-    ("architecture", "model.architecture"),
-    ("num_layers", "model.num_layers"),
-    ("hidden_size", "model.hidden_size"),
-    ("ffn_hidden_size", "model.ffn_hidden_size"),
-    ("num_attention_heads", "model.num_attention_heads"),
-    ("num_kv_heads", "model.num_kv_heads"),
-    ("head_dim", "model.head_dim"),
-    ("vocab_size", "model.vocab_size"),
-    ("tie_embeddings", "model.tie_embeddings"),
-    ("qkv_bias", "model.qkv_bias"),
-    ("seq_length", "data.seq_length"),
-    ("global_batch_size", "data.global_batch_size"),
-    ("precision", "precision"),
-    ("optimizer_state_precision", "optimizer.state_precision"),
-    ("data", "model.dataset"),
-];
+/// Settings that decide how much work a step is: the name in tables, and the field of the job; those
+/// last that most models have none of. The number of GPUs is not among them: tprimat itself hands the
+/// devices out.
+static WORKLOAD: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
+    let is_elsewhere =
+        |field: &str| ["task", "parallelism.num_gpus", "optimizer.type"].contains(&field);
+    let work = work_fields().filter(|(_, field)| !is_elsewhere(field));
+    let (further, mut all): (Vec<_>, Vec<_>) = work.partition(|(name, _)| is_further(name));
+    all.push(("data", "model.dataset".to_owned()));
+    all.extend(further);
+    all
+});
 
-/// The same of what is 0 where a model, or a task, has no such thing.
-const FURTHER: [(&str, &str); 14] = [
-    ("num_experts", "model.num_experts"),
-    ("num_experts_per_tok", "model.num_experts_per_tok"),
-    ("moe_intermediate_size", "model.moe_intermediate_size"),
-    (
-        "shared_expert_intermediate_size",
-        "model.shared_expert_intermediate_size",
-    ),
-    ("first_k_dense_replace", "model.first_k_dense_replace"),
-    ("num_nextn_predict_layers", "model.num_nextn_predict_layers"),
-    ("q_lora_rank", "model.q_lora_rank"),
-    ("kv_lora_rank", "model.kv_lora_rank"),
-    ("qk_nope_head_dim", "model.qk_nope_head_dim"),
-    ("qk_rope_head_dim", "model.qk_rope_head_dim"),
-    ("v_head_dim", "model.v_head_dim"),
-    ("sliding_window", "model.sliding_window"),
-    ("sliding_window_pattern", "model.sliding_window_pattern"),
-    ("lora_rank", "lora_rank"),
-];
+fn workload() -> impl Iterator<Item = (&'static str, &'static str)> {
+    WORKLOAD.iter().map(|(name, field)| (*name, field.as_str()))
+}
 
 /// Settings that decide how the work is done, and which work, where they are not at their defaults.
 const EXECUTION: [(&str, &str); 6] = [
@@ -112,13 +93,9 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
     let Some(launched) = launch(recipe, templates, &asked) else {
         return found;
     };
-    let further = FURTHER
-        .into_iter()
-        .filter(|(_, field)| at(&asked, field) != 0);
-    let always = WORKLOAD
-        .into_iter()
-        .chain(further)
-        .map(|named| (named, true));
+    // What most models have none of is 0 there.
+    let is_there = |(setting, field): &(&str, &str)| !is_further(setting) || at(&asked, field) != 0;
+    let always = workload().filter(is_there).map(|named| (named, true));
     let chosen = EXECUTION
         .map(|named| (named, true))
         .into_iter()
@@ -164,14 +141,10 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
 #[must_use]
 pub fn varied<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<Unreached> {
     let jobs: Vec<Value> = jobs.into_iter().map(|job| json!(job)).collect();
-    let of_speed = WORKLOAD
-        .iter()
-        .chain(&FURTHER)
-        .chain(&EXECUTION)
-        .map(|named| (named, true));
-    let all = of_speed.chain(CONVERGENCE.iter().map(|named| (named, false)));
+    let of_speed = workload().chain(EXECUTION).map(|named| (named, true));
+    let all = of_speed.chain(CONVERGENCE.map(|named| (named, false)));
     // Options of the framework's own, as `frameworks.<id>.kernel`.
-    let all = all.chain([(&OPTIONS, true)]);
+    let all = all.chain([(OPTIONS, true)]);
     let found = all.filter_map(|((setting, field), is_of_speed)| {
         let mut values = jobs.iter().map(|job| at(job, field));
         let first = values.next()?;

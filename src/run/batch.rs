@@ -33,7 +33,7 @@ use std::{
 };
 
 use super::{
-    executor::{End, Executor, Interrupted, LOOK, Run},
+    executor::{End, Interrupted, LOOK, Run},
     folder::{self, lock, make, owner_lock_path, read_exit, state_path, take_lock, write_spec},
     kubernetes::Kubernetes,
     slurm::Slurm,
@@ -96,8 +96,9 @@ pub struct Job {
     _owner: Option<File>,
 }
 
-impl Executor for Batch {
-    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
+impl Batch {
+    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
+    pub(crate) fn start(&self, spec: &RunSpec) -> Result<Job> {
         let dir = &spec.dir;
         files::create_dir_all(dir)?;
         let owner = take_lock(&owner_lock_path(dir))?;
@@ -110,12 +111,10 @@ impl Executor for Batch {
         // From here on the run folder says that there is or will be a job.
         write_spec(spec, Durability::Synced)?;
         let tprimat = Some(self.tprimat.clone());
-        let job = Job::of(spec.clone(), self.systems.of(spec), tprimat, Some(owner));
-        Ok(Box::new(job))
+        let system = self.systems.of(spec);
+        Ok(Job::of(spec.clone(), system, tprimat, Some(owner)))
     }
-}
 
-impl Batch {
     /// Takes back a run whose job has not begun it; false: it has. The caller holds the lock of its folder.
     pub(crate) fn withdraw(&self, spec: &RunSpec) -> Result<bool> {
         let is_taken = take(&spec.dir, WITHDRAWN)?;

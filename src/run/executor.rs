@@ -2,8 +2,8 @@
 //! it goes and how it ended.
 //!
 //! Another batch system implements `batch::System` alone. Whoever adds an executor of another kind
-//! implements [`Executor`] for starting and [`Run`] for the run that was started,
-//! adds a word to `plan::execution`, and an arm to `TrainHost::executor`. Keys,
+//! implements [`Run`] for a run that was started, adds a word to
+//! `plan::execution`, and an arm to `TrainHost::start`. Keys,
 //! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
 //! devices of this host. What they see is a run folder and a [`RunExit`].
 //!
@@ -25,17 +25,11 @@
 
 use std::time::Duration;
 
-use super::spec::{RunExit, RunSpec, RunState};
+use super::spec::{RunExit, RunState};
 use crate::error::Result;
 
 /// How often whoever waits for a run looks how it goes.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-
-/// Starts runs somewhere.
-pub trait Executor {
-    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
-    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
-}
 
 /// A run that was started. While it lives, no other tprimat takes up its folder.
 pub trait Run: Send + Sync {

@@ -29,7 +29,7 @@ use nix::{
 use super::{
     contained::Contained,
     end_note::noted_end,
-    executor::{End, Executor, Interrupted, LOOK, Run},
+    executor::{End, Interrupted, LOOK, Run},
     folder::{
         last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
         supervisor_log_path, supervisor_said, take_lock, write_spec,
@@ -43,28 +43,27 @@ use crate::{
     files::{self, Durability},
 };
 
-/// On this host, below a supervisor that is a child of tprimat.
-pub struct Local {
-    pub tprimat: PathBuf,
-}
-
-impl Executor for Local {
-    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
-        Ok(Box::new(start(spec, &self.tprimat)?))
-    }
-}
-
 impl Run for Running {
     fn state(&self) -> RunState {
-        Self::state(self)
+        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
     }
+
     fn terminate(&self) -> Interrupted {
-        Self::terminate(self);
+        let _ = self.lifeline.shutdown(Shutdown::Write);
         Interrupted::Ends
     }
+
     fn kill(&self) {
-        Self::kill(self);
+        self.terminate();
+        let mut supervisor = lock(&self.supervisor);
+        // Its pid is its own until it is waited for.
+        if let Ok(None) = supervisor.try_wait() {
+            let pid = Pid::from_raw(supervisor.id().cast_signed());
+            let _ = nix::sys::signal::kill(pid, Signal::SIGQUIT);
+        }
     }
+
     fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End> {
         let exit = self.wait_looking(look)?;
         Ok(End::Over(Box::new(exit)))
@@ -181,28 +180,6 @@ impl Running {
     #[must_use]
     pub fn log_path(&self) -> PathBuf {
         log_path(&self.spec.dir)
-    }
-
-    #[must_use]
-    pub fn state(&self) -> RunState {
-        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
-    }
-
-    /// Asks the run to end: SIGTERM to its whole tree, grace, SIGKILL. Returns at once.
-    pub fn terminate(&self) {
-        let _ = self.lifeline.shutdown(Shutdown::Write);
-    }
-
-    /// Ends the run now, without grace.
-    pub fn kill(&self) {
-        self.terminate();
-        let mut supervisor = lock(&self.supervisor);
-        // Its pid is its own until it is waited for.
-        if let Ok(None) = supervisor.try_wait() {
-            let pid = Pid::from_raw(supervisor.id().cast_signed());
-            let _ = nix::sys::signal::kill(pid, Signal::SIGQUIT);
-        }
     }
 
     /// Blocks until the run is over and no process of it is left.

@@ -37,10 +37,10 @@ pub(crate) mod watched_inputs;
 
 pub use batch::{Batch, Systems, is_of_a_job};
 pub use devices::{Holder, device_holder};
-pub use executor::{End, Executor, Interrupted, Run};
+pub use executor::{End, Interrupted, Run};
 pub use kubernetes::Kubernetes;
 pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders, gpu_processes};
-pub use local::{Local, Running, start};
+pub use local::{Running, start};
 pub use process::{RUN_ID_VARIABLE, process_start};
 pub use recover::{Leftover, Swept, sweep};
 pub use serve::supervise;

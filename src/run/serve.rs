@@ -103,10 +103,7 @@ fn of_a_job(
         return supervisor.record(&exit);
     }
     match batch::settle_in(&mut supervisor.spec) {
-        Ok(note) => {
-            supervisor.notes.extend(note);
-            supervisor.run()
-        }
+        Ok(()) => supervisor.run(),
         Err(why) => supervisor.record(&never_ran(ExitKind::LaunchFailed(why), 0.0)),
     }
 }

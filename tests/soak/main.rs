@@ -351,7 +351,7 @@ impl Game {
         );
         let again = self.project.run(&["build", "--json"]);
         let is_same = again.json()["ran"] == 0 && suspect(&again) == suspect(built);
-        let plan = self.project.run(&["plan", "--tasks"]).stdout;
+        let plan = self.project.run(&["plan", "--json"]).stdout;
         self.demand(
             is_same && plan.contains("`inputs: [\"!words.txt\"]`"),
             || format!("it was {built:?}, and then {again:?} with {plan}"),

@@ -397,10 +397,6 @@ fn cells_and_matrices_are_completed() {
         ["cpu/cmd/tiny/single"],
         "cells of the matrix that the line names"
     );
-    assert_eq!(
-        offered(&["container", "pull", "x", "--platform", ""]),
-        ["cpu"]
-    );
     assert_eq!(offered(&["history", "x"]), Vec::<String>::new());
     assert_eq!(offered(&["hist"]), ["history"]);
     assert_eq!(offered(&["cache", "set"]), ["set-aside"]);

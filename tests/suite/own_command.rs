@@ -143,9 +143,8 @@ fn python3_of_a_command_is_the_python_that_the_settings_name() {
 fn a_first_build_whose_runs_all_fail_pins_nothing() {
     let project = project("bash print.sh {{ seq_length }}");
     project.write("print.sh", "exit 1\n");
-    let built = project.run(&["build"]).ends_with(1).stderr;
+    project.run(&["build"]).ends_with(1);
     assert!(!project.path("tprimat.lock").exists());
-    assert!(!built.contains("was changed while"), "{built}");
     project.write("print.sh", SCRIPT);
     project.run(&["build"]).ends_with(0);
     assert!(project.path("tprimat.lock").exists());

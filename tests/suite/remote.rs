@@ -411,10 +411,7 @@ fn runs_that_were_pushed_before_it_broke_off_are_not_counted_as_unshared() {
     let project = Project::new(TWO_CELLS);
     hold_the_second(&project);
     project.write("hold", "");
-    let planned = project
-        .run(&["plan", "--tasks", "--json"])
-        .ends_with(0)
-        .json();
+    let planned = project.run(&["plan", "--json"]).ends_with(0).json();
     let tasks = planned["tasks"].as_array().unwrap();
     let train = tasks.iter().rfind(|task| task["kind"] == "train").unwrap();
     let child = project

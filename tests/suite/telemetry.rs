@@ -16,7 +16,7 @@ use tprimat::{
     host::EngineKind,
     job::Vendor,
     results::{Reason, Samples},
-    run::{self, ContainerSpec, ExitKind, RunExit, RunSpec, Running, Verbatim},
+    run::{self, ContainerSpec, ExitKind, Run, RunExit, RunSpec, Running, Verbatim},
 };
 
 /// A mock of amd-smi: one device, which draws 1000 W by its counter (a joule a millisecond) and 900

@@ -22,13 +22,12 @@ use nix::{
     unistd::geteuid,
 };
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 pub use self::owner::{
     TRUSTED_VARIABLE, controlled_by, is_own, is_own_entry, require_inside, require_own,
 };
-pub use self::read_set::{
-    Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_code, is_leftover,
-};
+pub use self::read_set::{Entry, EntryKind, Found, Known, ReadSet, is_code, is_leftover};
 pub use self::regular::{
     MOST_BYTES, MOST_TEXT, open_regular, open_regular_no_link, read_bounded, read_open, what_else,
 };
@@ -46,32 +45,32 @@ pub const TEMPORARY: &str = ".tmp-";
 
 /// Replaces `path` by `bytes`: temporary in the same folder, (sync,) rename. Creates the folder.
 pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    create_dir_all(folder)?;
+    write_with(path, durability, |temporary| temporary.write_all(bytes))
+}
+
+/// Writes what a reader gives, in constant memory; the file is there as a whole or not at all.
+pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
+    let copy = |to: &mut NamedTempFile| io::copy(source, to.as_file_mut()).map(drop);
+    write_with(path, Durability::Plain, copy)
+}
+
+fn write_with(
+    path: &Path,
+    durability: Durability,
+    fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>,
+) -> Result<()> {
+    create_dir_all(folder_of(path))?;
     let write = || -> io::Result<()> {
-        let mut temporary = temporary_in(folder)?;
-        temporary.write_all(bytes)?;
+        let mut temporary = temporary_in(folder_of(path))?;
+        fill(&mut temporary)?;
         put_in_place(temporary, path, durability)
     };
     write().map_err(Error::io("cannot write", path))
 }
 
-/// Writes what a reader gives, in constant memory; the file is there as a whole or not at all.
-pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    create_dir_all(folder)?;
-    let mut write = || -> io::Result<()> {
-        let mut temporary = temporary_in(folder)?;
-        io::copy(source, temporary.as_file_mut())?;
-        put_in_place(temporary, path, Durability::Plain)
-    };
-    write().map_err(Error::io("cannot write", path))
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Has the kernel begin to write what it holds of a file, and waits for nothing. Of several files that
@@ -84,7 +83,7 @@ pub fn start_writing(file: &File) {
 
 /// Moves a file or a folder, over what is there; a copy where `to` is on another file system.
 pub fn move_to(from: &Path, to: &Path) -> Result<()> {
-    let folder = to.parent().unwrap_or(Path::new("."));
+    let folder = folder_of(to);
     create_dir_all(folder)?;
     let _ = if to.is_dir() {
         fs::remove_dir_all(to)
@@ -117,23 +116,17 @@ pub fn move_to(from: &Path, to: &Path) -> Result<()> {
 /// A file too large for memory, written bit by bit: in place only once it is committed, gone if it
 /// never is.
 pub struct Staged {
-    file: io::BufWriter<tempfile::NamedTempFile>,
+    file: io::BufWriter<NamedTempFile>,
     path: PathBuf,
 }
 
 impl Staged {
     /// Creates the folder.
     pub fn create(path: &Path) -> Result<Self> {
-        let folder = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        create_dir_all(folder)?;
-        let file = temporary_in(folder);
-        let file =
-            io::BufWriter::with_capacity(1 << 20, file.map_err(Error::io("cannot write", path))?);
+        create_dir_all(folder_of(path))?;
+        let file = temporary_in(folder_of(path)).map_err(Error::io("cannot write", path))?;
         Ok(Self {
-            file,
+            file: io::BufWriter::with_capacity(1 << 20, file),
             path: path.to_owned(),
         })
     }
@@ -159,7 +152,7 @@ impl Write for Staged {
 
 /// With the permissions of any new file, as the caller's umask has them: `tempfile`'s own are for
 /// the caller alone.
-fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
     let permissions = fs::Permissions::from_mode(0o666);
     tempfile::Builder::new()
         .prefix(TEMPORARY)
@@ -167,21 +160,13 @@ fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
         .tempfile_in(folder)
 }
 
-fn put_in_place(
-    temporary: tempfile::NamedTempFile,
-    path: &Path,
-    durability: Durability,
-) -> io::Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+fn put_in_place(temporary: NamedTempFile, path: &Path, durability: Durability) -> io::Result<()> {
     if durability == Durability::Synced {
         temporary.as_file().sync_all()?;
     }
     temporary.persist(path).map_err(|e| e.error)?;
     if durability == Durability::Synced {
-        fs::File::open(folder)?.sync_all()?;
+        fs::File::open(folder_of(path))?.sync_all()?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{as_count, whole_text_number},
-    tfevents::{Scalar, Scalars, place},
+    tfevents::{Scalar, Scalars, field, is_of_step},
     values::has,
 };
 
@@ -115,7 +115,7 @@ impl Wandb {
             if STEPS.contains(&tag) || tag.starts_with('_') || tag == "throughput" {
                 continue;
             }
-            is_step |= place(tag).is_some_and(|place| place.is_of_step());
+            is_step |= field(tag).is_some_and(|field| is_of_step(&field));
             let scalar = Scalar {
                 step: step.cast_signed(),
                 tag: tag.to_owned(),

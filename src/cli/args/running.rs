@@ -111,7 +111,6 @@ impl BuildArgs {
             selection: self.selection,
             last: self.last,
             overrides: self.overrides,
-            tasks: false,
             exit_code: false,
             require,
             max_gpu_hours: self.max_gpu_hours,
@@ -129,9 +128,6 @@ pub struct PlanArgs {
     pub last: LastFailed,
     #[command(flatten)]
     pub overrides: Overrides,
-    /// List every task, not only cells
-    #[arg(long)]
-    pub tasks: bool,
     /// Exit with 5 if anything is stale
     #[arg(long)]
     pub exit_code: bool,

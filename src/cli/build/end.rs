@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::counts::{RepeatCounts, cells};
 use crate::{
-    cache::{Attempt, INPUTS_CHANGED, TaskKind, is_of_one_file},
+    cache::{TaskKind, is_of_one_file},
     cli::{
         args::{BuildArgs, Globals, Require},
         blocked::Coverage,
@@ -18,7 +18,6 @@ use crate::{
     error::{Result, exit},
     execute::{self, BuildSummary, Event, EventSink, reading},
     figures::{Comparison, failure_class},
-    files::Standing,
     graph::{Engine, State, Statuses},
     job::FailureClass,
     plan::{CompareConfig, Plan, PlanRequest},
@@ -133,23 +132,6 @@ pub(super) fn finish(
             "every run was disturbed".to_owned()
         };
         let message = format!("nothing of this build counts: {what}; see the reasons above{then}");
-        events.report(&Event::Note { message });
-    }
-    if let Some(path) = changed_meanwhile(engine, statuses) {
-        let disturbed_its_run = |attempt: &Arc<Attempt>| {
-            let why = attempt.suspect.as_deref().unwrap_or_default();
-            why.starts_with(INPUTS_CHANGED) && why.contains(&path)
-        };
-        let nodes = engine.dag.order.iter();
-        let mut attempts = nodes.filter_map(|node| statuses.get(*node).attempt());
-        let then = if attempts.any(disturbed_its_run) {
-            "; if the runs write it themselves, it is an output: take it out of `inputs`, or every build measures again"
-        } else {
-            ""
-        };
-        let message = format!(
-            "{path} was changed while this build ran, which built what was planned before; build again{then}"
-        );
         events.report(&Event::Note { message });
     }
     let counts: serde_json::Map<String, Value> = State::ALL
@@ -285,32 +267,6 @@ fn published(
             "results, table and picture: {output}; the page: {output}/{}",
             crate::report::PAGE
         )
-    }
-}
-
-/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for
-/// the next plan to judge.
-fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
-    let plan = engine.plan;
-    let mut evidence = plan.reads.evidence().ok()?;
-    // Files that the runs may have written themselves have a message of their own.
-    for attempt in engine
-        .dag
-        .order
-        .iter()
-        .filter_map(|node| statuses.get(*node).attempt())
-    {
-        let names = attempt.undeclared.names();
-        names.for_each(|name| evidence.forget(&plan.root.join(name)));
-    }
-    match evidence.check() {
-        Standing::Changed(path) if !path.is_dir() => Some(
-            path.strip_prefix(&plan.root)
-                .unwrap_or(&path)
-                .display()
-                .to_string(),
-        ),
-        _ => None,
     }
 }
 

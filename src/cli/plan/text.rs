@@ -1,4 +1,4 @@
-//! A plan as a person reads it: a line a cell or a task, then how many there are and what they
+//! A plan as a person reads it: a line a cell, then how many there are and what they
 //! cost.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::{NOT_COUNTED, Row, duration};
 use crate::{
     cache::TaskKind,
     cli::{blocked, output::page},
-    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, few_digits},
+    execute::{ASSUMED_MFU, Basis, Prices, few_digits},
     graph::State,
     plan::Plan,
     report::Ink,
@@ -17,18 +17,13 @@ use crate::{
 };
 
 /// The whole plan: its lines, then the counts of what they list and the estimate.
-pub(super) fn text(plan: &Plan, rows: &[Row], prices: [&Prices; 2], tasks: bool) -> String {
-    let (mut text, counts) = if tasks {
-        by_task(plan, rows, prices)
-    } else {
-        let (text, counts) = by_cell(plan, rows);
-        let hint = format!(
-            "`--tasks` lists the {} behind these lines, and the estimate of each cell\n",
-            counted(rows.len(), "task")
-        );
-        (text + &hint, counts)
-    };
-    let [here, elsewhere] = prices;
+pub(super) fn text(plan: &Plan, rows: &[Row], [here, elsewhere]: [&Prices; 2]) -> String {
+    let (mut text, counts) = by_cell(plan, rows);
+    let tasks = counted(rows.len(), "task");
+    let _ = writeln!(
+        text,
+        "`--json` lists the {tasks} behind these lines, and the estimate of each cell"
+    );
     let mut estimate = sentence(here, "nothing to train here");
     if elsewhere.runs() > 0 {
         let _ = write!(
@@ -57,34 +52,6 @@ fn counts(states: &[&str], noun: &str) -> String {
         ([], _) => all,
         _ => format!("{all} ({})", parts.join(", ")),
     }
-}
-
-/// A line for every task, then the estimate of each cell and what the matrix excludes.
-fn by_task(plan: &Plan, rows: &[Row], [here, elsewhere]: [&Prices; 2]) -> (String, String) {
-    let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
-    let width = width.min(WIDEST);
-    let mut text = String::new();
-    for row in rows {
-        let (state, label) = (column(row.word()), &row.label);
-        let _ = writeln!(text, "{state}  {label:<width$}  {}", row.reason);
-    }
-    for (prices, word) in [(here, "estimate"), (elsewhere, "elsewhere")] {
-        for cell in &prices.cells {
-            let _ = writeln!(text, "{}  {}  {}", column(word), cell.cell, of_cell(cell));
-        }
-    }
-    for (cell, reason) in &plan.matrix.excluded {
-        let _ = writeln!(text, "{}  {cell}  {reason}", column("excluded"));
-    }
-    let states: Vec<&str> = rows.iter().map(Row::word).collect();
-    let mut counts = counts(&states, "task");
-    // A task that never ran is not one whose result is out of date.
-    let is_never_run = |row: &&Row| row.state == State::Stale && row.is_never_run;
-    let never_run = rows.iter().filter(is_never_run).count();
-    if never_run > 0 {
-        let _ = write!(counts, "; {never_run} of the stale ones never ran");
-    }
-    (text, counts)
 }
 
 /// A plan with at most this many cells has a line for each; a longer one has a line for each
@@ -299,22 +266,5 @@ fn sentence(prices: &Prices, nothing: &str) -> String {
         n => by.push(format!("{} without a price", runs(n))),
     }
     let _ = write!(text, " ({})", by.join("; "));
-    text
-}
-
-/// `3 runs: 4 min 10 s, 0.56 GPU-hours, 1.67 USD (median of 3 runs of this cell)`
-fn of_cell(cell: &CellPrice) -> String {
-    let mut text = format!("{}: ", counted(cell.runs, "run"));
-    let Some(seconds) = cell.seconds else {
-        return text + &cell.how;
-    };
-    text += &duration(seconds);
-    if let Some(hours) = cell.gpu_hours {
-        let _ = write!(text, ", {} GPU-hours", few_digits(hours));
-    }
-    if let (Some(cost), Some(currency)) = (cell.cost, &cell.currency) {
-        let _ = write!(text, ", {} {currency}", few_digits(cost));
-    }
-    let _ = write!(text, " ({})", cell.how);
     text
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Absent keys come from the `hf_config`, else from the built-in table, if `name`, `full_name`,
 /// `tokenizer_path`, `nemo_recipe` or the id is in it and the stated keys agree.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
     /// Looked up in the built-in table; else for people.
@@ -78,6 +78,7 @@ pub struct Model {
     pub rope_scaling: Option<RopeScaling>,
     /// Epsilon of RMSNorm or LayerNorm.
     #[schemars(range(min = 0))]
+    #[serde(default = "norm_eps")]
     pub norm_eps: f64,
     /// Output layer and embedding are one.
     pub tie_embeddings: bool,
@@ -99,48 +100,8 @@ pub struct Model {
     pub primus_config: Option<String>,
 }
 
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            name: None,
-            full_name: None,
-            architecture: None,
-            num_parameters: None,
-            num_layers: None,
-            hidden_size: None,
-            ffn_hidden_size: None,
-            num_experts: None,
-            num_experts_per_tok: None,
-            moe_intermediate_size: None,
-            shared_expert_intermediate_size: 0,
-            first_k_dense_replace: 0,
-            num_nextn_predict_layers: 0,
-            num_attention_heads: None,
-            num_kv_heads: None,
-            head_dim: None,
-            q_lora_rank: 0,
-            kv_lora_rank: 0,
-            qk_nope_head_dim: 0,
-            qk_rope_head_dim: 0,
-            v_head_dim: 0,
-            sliding_window: 0,
-            sliding_window_pattern: 0,
-            vocab_size: None,
-            max_position_embeddings: None,
-            rope_theta: None,
-            rope_scaling: None,
-            norm_eps: 1e-5,
-            tie_embeddings: false,
-            qkv_bias: false,
-            dataset_path: None,
-            dataset_name: None,
-            tokenizer_path: None,
-            tokenizer_name: None,
-            hf_config: None,
-            nemo_recipe: None,
-            primus_config: None,
-        }
-    }
+fn norm_eps() -> f64 {
+    1e-5
 }
 
 /// Llama 3's frequency-dependent scaling of RoPE.

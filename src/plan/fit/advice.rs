@@ -126,21 +126,6 @@ fn steps(job: &Job) -> Vec<Step> {
     steps
 }
 
-/// The same settings where no model predicts what they save: those that reach the trainer, as
-/// `reaches` says, and that the recipe does not refuse.
-#[must_use]
-pub fn untried(
-    recipe: &RecipeFile,
-    job: &Job,
-    reaches: impl Fn(&Job) -> bool,
-) -> Vec<(String, &'static str)> {
-    steps(job)
-        .into_iter()
-        .filter(|(.., job)| !is_refused(recipe, job) && reaches(job))
-        .map(|(setting, cost, _)| (setting, cost))
-        .collect()
-}
-
 fn is_refused(recipe: &RecipeFile, job: &Job) -> bool {
     let job = serde_json::to_value(job).unwrap_or_default();
     let mut constraints = recipe.unsupported.iter();

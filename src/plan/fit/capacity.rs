@@ -4,15 +4,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Change, Memory, changes, memory, untried};
+use super::{Change, Memory, changes, memory};
 use crate::{
     config::{Values, schema::Platform},
     figures::accelerators_like,
-    job::{Job, Vendor},
     logs::GIB,
     matrix::CellId,
     plan::{Plan, Support},
-    recipe::{COMMAND, context},
 };
 
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that
@@ -84,10 +82,6 @@ pub struct MemoryFit {
     /// does not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
-    /// The same where the need of memory is not known: settings that the recipe hands to its
-    /// trainer, and what each costs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub untried: Vec<(String, String)>,
 }
 
 impl MemoryFit {
@@ -187,37 +181,7 @@ pub fn fit(plan: &Plan, cell: CellId) -> Option<MemoryFit> {
     } else {
         changes(recipe, job)
     };
-    // Which settings a command of the user's own heeds is not known.
-    let is_command = recipe.launch.has_option(COMMAND);
-    let is_unknown = fit.memory.is_none() && job.vendor != Vendor::Cpu && !is_command;
-    let untried = if is_unknown {
-        untried(recipe, job, |other| is_launched(plan, cell, job, other))
-    } else {
-        Vec::new()
-    };
-    let untried = untried
-        .into_iter()
-        .map(|(setting, cost)| (setting, cost.to_owned()))
-        .collect();
-    Some(MemoryFit {
-        changes,
-        untried,
-        ..fit
-    })
-}
-
-/// Would the cell's trainer see that the job is another one?
-fn is_launched(plan: &Plan, cell: CellId, job: &Job, other: &Job) -> bool {
-    let recipe = plan.recipe(cell);
-    let render = |job: &Job| -> Vec<Option<Vec<u8>>> {
-        let context = context(job);
-        let files = recipe.templates.iter().map(|(name, _)| {
-            let file = plan.recipes.templates.render(name, &context);
-            file.ok().map(|file| file.bytes)
-        });
-        files.collect()
-    };
-    recipe.file.launch.reads_job || render(job) != render(other)
+    Some(MemoryFit { changes, ..fit })
 }
 
 /// The locked or probed memory, else what config.yaml says, else the least that a card of the named model has.

@@ -22,7 +22,7 @@ use crate::{
 };
 use sizes::Sizes;
 
-pub use advice::{Change, changes, untried};
+pub use advice::{Change, changes};
 pub use capacity::{Capacity, FitVerdict, MemoryFit, fit, gib};
 
 /// Something that is allocated while a phase lasts.

@@ -1,18 +1,15 @@
 //! The job's side: what the supervisor does on its node before it starts the run.
 
-use std::fs;
-
 use crate::{
     host::{self, HostFacts},
     job::Vendor,
     run::spec::{JobSpec, RunSpec},
 };
 
-/// Gives a run the devices that the system gave its job, and answers with what a person should know of
-/// the node; in words why the run cannot be started here.
-pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<Option<String>, String> {
+/// Gives a run the devices that the system gave its job; in words why the run cannot be started here.
+pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<(), String> {
     let Some(job) = spec.job.clone() else {
-        return Ok(None);
+        return Ok(());
     };
     let node = host::probe();
     let name = node.hostname.clone().unwrap_or_else(|| "this node".into());
@@ -49,7 +46,7 @@ pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<Option<String>, String> {
     if job.vendor != Vendor::Cpu {
         take_devices(spec, &job, &node).map_err(|why| format!("{name}: {why}"))?;
     }
-    Ok(few_cores(&job, &node, &name))
+    Ok(())
 }
 
 fn take_devices(spec: &mut RunSpec, job: &JobSpec, node: &HostFacts) -> Result<(), String> {
@@ -77,32 +74,4 @@ fn take_devices(spec: &mut RunSpec, job: &JobSpec, node: &HostFacts) -> Result<(
     known.iter().for_each(|other| drop(spec.env.remove(*other)));
     spec.env.insert((*variable).to_owned(), ids.join(","));
     Ok(())
-}
-
-/// Slurm gives a job one core where nobody asks for more, and a training with its loaders needs
-/// many.
-fn few_cores(job: &JobSpec, node: &HostFacts, name: &str) -> Option<String> {
-    // The cores of a CPU platform are a fact, which is compared.
-    let all = host_cores().filter(|_| job.vendor != Vendor::Cpu)?;
-    // As the key has it: where Slurm hides the other devices, this process sees the job's own only.
-    let gpus: u64 = job.facts.get("count")?.to_string().parse().ok()?;
-    let given = node.cpu.cores?;
-    let share = all * (job.num_gpus.max(1) as u64).min(gpus) / gpus.max(1);
-    (given * 2 < share).then(|| {
-        format!(
-            "the job had {given} of the {all} cores of {name}, whose share for {} of {gpus} devices would be {share}: \
-             slurm.cpus, slurm.exclusive or kubernetes.cpus asks for more",
-            job.num_gpus.max(1)
-        )
-    })
-}
-
-/// All that the host has, whatever this process may use of them.
-fn host_cores() -> Option<u64> {
-    let text = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-    let range = |part: &str| -> Option<u64> {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)? + 1)
-    };
-    text.trim().split(',').map(range).sum()
 }

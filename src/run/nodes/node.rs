@@ -168,8 +168,7 @@ pub(crate) fn supervise(
 
 /// The part of the run in `dir` that this node has; in words why it cannot run here.
 fn measure(supervisor: &mut Supervisor, dir: &Path, number: usize) -> Result<RunExit, String> {
-    let note = batch::settle_in(&mut supervisor.spec)?;
-    supervisor.notes.extend(note);
+    batch::settle_in(&mut supervisor.spec)?;
     say_ready(&answers_of(dir, number)).map_err(|error| error.to_string())?;
     // The lifeline's end: another node cannot run, or the run is no longer wanted.
     let Ok(meeting) = receive_environment() else {

@@ -16,7 +16,7 @@ use nix::{
 };
 use tprimat::{
     files::{Durability, write_atomically},
-    run::{self, ExitKind, Leftover, RUN_ARGUMENT, RunExit, RunSpec},
+    run::{self, ExitKind, Leftover, RUN_ARGUMENT, Run, RunExit, RunSpec},
 };
 
 use super::{TORCHRUN_LIKE, spec_of, start, trains};

@@ -6,7 +6,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tprimat::run::{ExitKind, RunSpec, RunState, Running};
+use tprimat::run::{ExitKind, Run, RunSpec, RunState, Running};
 
 use super::{log, spec_of, start};
 use crate::support::{ONE_RUN, Project, Ran, until};

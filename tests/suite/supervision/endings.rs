@@ -8,7 +8,7 @@ use std::{
 use tprimat::{
     host::EngineKind,
     logs::LogSection,
-    run::{ContainerSpec, ExitKind, Hang, RunSpec, RunState},
+    run::{ContainerSpec, ExitKind, Hang, Run, RunSpec, RunState},
 };
 
 use super::{TORCHRUN_LIKE, log, run, spec_of, start, trains};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde_json::json;
-use tprimat::run::{ExitKind, RUN_ARGUMENT, RunSpec};
+use tprimat::run::{ExitKind, RUN_ARGUMENT, Run, RunSpec};
 
 use super::{log, run, spec_of, start};
 use crate::support::{ONE_RUN, Project, Ran, TPRIMAT};

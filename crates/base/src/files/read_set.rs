@@ -1,9 +1,7 @@
-//! What somebody read, as it was when it was read: files by content, places where no file was,
-//! names in folders.
+//! What somebody read, as it was when it was read: files by content, and places where no file was.
 //!
-//! A plan notes here whatever it looks at, so that a later command can prove that the plan would
-//! come out the same. A digest that is taken later proves nothing: the file may have been edited
-//! since, for a build may run for days.
+//! A plan notes here whatever it reads: a digest that is taken later is not of what was planned, for the
+//! file may have been edited since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,77 +49,16 @@ impl Known {
     }
 }
 
-/// Everything that was read, for those who ask later whether it is still so.
-#[derive(Clone, Debug, Default)]
-pub struct Evidence {
-    /// By path; `None`: no regular file was there.
-    files: BTreeMap<PathBuf, Option<Known>>,
-    /// Names in folders, and which of them were folders.
-    listings: BTreeMap<PathBuf, Digest>,
-    /// The same of code and of folders that may hold code: what else comes and goes beside it, as
-    /// logs do, changes nothing.
-    code: BTreeMap<PathBuf, Digest>,
-    /// Paths that tprimat itself makes: they are left out of listings.
-    made: BTreeSet<PathBuf>,
-}
-
-/// What became of evidence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// All is as it was.
-    Holds,
-    /// The first path that is not as it was.
-    Changed(PathBuf),
-}
-
-impl Evidence {
-    /// Looks at everything again.
-    pub fn check(&self) -> Standing {
-        let mut files = self.files.iter();
-        if let Some((path, _)) = files.find(|(path, known)| !is_as_it_was(path, known.as_ref())) {
-            return Standing::Changed(path.clone());
-        }
-        for (listings, keeps) in [(&self.listings, Keeps::All), (&self.code, Keeps::Code)] {
-            for (folder, digest) in listings {
-                let now = entries(folder, &self.made, keeps);
-                if !now.is_ok_and(|entries| digest_of(&entries) == *digest) {
-                    return Standing::Changed(folder.clone());
-                }
-            }
-        }
-        Standing::Holds
-    }
-
-    /// Leaves out a file about which somebody else has the say.
-    pub fn forget(&mut self, path: &Path) {
-        self.files.remove(path);
-    }
-
-    /// Adds a file that holds what was just written.
-    pub fn add(&mut self, path: PathBuf, known: Known) {
-        self.files.insert(path, Some(known));
-    }
-}
-
-/// Has a file the bytes that it had when its stamp was taken? `None`: no regular file was there.
-fn is_as_it_was(path: &Path, known: Option<&Known>) -> bool {
-    let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
-        return known.is_none() && !path.is_file();
-    };
-    let is_same = || Known::of(path).is_ok_and(|new| new.digest == old.digest);
-    now.size == old.stamp.size && (old.stamp.is_still(&now) || is_same())
-}
-
 /// Reads files and folders and notes what it finds.
 #[derive(Default)]
 pub struct ReadSet(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
-    evidence: Evidence,
-    /// Something was read twice and differed: what was made of it rests on two states of the
-    /// project.
-    torn: Option<PathBuf>,
+    /// By path, as it was when it was first read; `None`: no regular file was there.
+    files: BTreeMap<PathBuf, Option<Known>>,
+    /// Paths that tprimat itself makes: they are left out of listings.
+    made: BTreeSet<PathBuf>,
 }
 
 /// An entry of a folder.
@@ -154,51 +91,34 @@ impl ReadSet {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that was read, or the path that changed while it was read.
-    pub fn evidence(&self) -> Result<Evidence, PathBuf> {
-        let noted = self.noted();
-        match &noted.torn {
-            None => Ok(noted.evidence.clone()),
-            Some(path) => Err(path.clone()),
-        }
-    }
-
     /// Tells which files and folders tprimat itself makes, before anything is walked.
     pub fn leave_out(&self, made: impl IntoIterator<Item = PathBuf>) {
-        self.noted().evidence.made.extend(made);
+        self.noted().made.extend(made);
     }
 
     #[must_use]
     pub fn is_made(&self, path: &Path) -> bool {
-        self.noted()
-            .evidence
-            .made
-            .iter()
-            .any(|made| path.starts_with(made))
+        let noted = self.noted();
+        noted.made.iter().any(|made| path.starts_with(made))
     }
 
     /// Was this file read, or looked for?
     #[must_use]
     pub fn has_read(&self, is_it: impl Fn(&Path) -> bool) -> bool {
-        self.noted().evidence.files.keys().any(|path| is_it(path))
+        self.noted().files.keys().any(|path| is_it(path))
     }
 
     /// A file as it was when it was read; `None`: it was not read.
     #[must_use]
     pub fn known(&self, path: &Path) -> Option<Known> {
-        self.noted().evidence.files.get(path).cloned().flatten()
+        self.noted().files.get(path).cloned().flatten()
     }
 
     /// Replaces what is known of a file that tprimat itself has just written.
     pub fn wrote(&self, path: &Path) -> io::Result<()> {
         let known = Known::of(path)?;
-        self.noted().evidence.add(path.to_owned(), known);
+        self.noted().files.insert(path.to_owned(), Some(known));
         Ok(())
-    }
-
-    /// Takes out what is known of a file that tprimat itself has just removed.
-    pub fn removed(&self, path: &Path) {
-        self.noted().evidence.forget(path);
     }
 
     /// The text of a file that people write; `None` where there is none.
@@ -270,16 +190,7 @@ impl ReadSet {
     }
 
     fn note(&self, path: &Path, known: Option<Known>) {
-        let mut noted = self.noted();
-        let digest = |known: &Option<Known>| known.as_ref().map(|known| known.digest);
-        if let Some(before) = noted.evidence.files.get(path) {
-            // The first stamp is the stricter one.
-            if digest(before) != digest(&known) {
-                noted.torn.get_or_insert_with(|| path.to_owned());
-            }
-            return;
-        }
-        noted.evidence.files.insert(path.to_owned(), known);
+        self.noted().files.entry(path.to_owned()).or_insert(known);
     }
 
     /// The entries of a folder, sorted, without what is never an input; none where there is no
@@ -289,20 +200,7 @@ impl ReadSet {
     }
 
     fn list_of(&self, folder: &Path, keeps: Keeps) -> io::Result<Vec<Entry>> {
-        let mut noted = self.noted();
-        let entries = entries(folder, &noted.evidence.made, keeps)?;
-        let digest = digest_of(&entries);
-        let listings = match keeps {
-            Keeps::All => &mut noted.evidence.listings,
-            Keeps::Code => &mut noted.evidence.code,
-        };
-        if listings
-            .insert(folder.to_owned(), digest)
-            .is_some_and(|before| before != digest)
-        {
-            noted.torn.get_or_insert_with(|| folder.to_owned());
-        }
-        Ok(entries)
+        entries(folder, &self.noted().made, keeps)
     }
 
     /// Everything below `root`/`start` that is not a folder, by its path from `root`, at most
@@ -371,11 +269,7 @@ impl Walk<'_> {
             |error: io::Error| format!("cannot read the folder {}: {error}", folder.display());
         let real = match folder.canonicalize() {
             Ok(real) => real,
-            Err(error) if is_absence(&error) => {
-                // Something may appear there.
-                let listed = self.reads.list_of(&folder, self.keeps);
-                return listed.map(drop).map_err(refused);
-            }
+            Err(error) if is_absence(&error) => return Ok(()),
             Err(error) => return Err(refused(error)),
         };
         if self.above.contains(&real) {
@@ -467,10 +361,6 @@ fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
 /// Made by `venv`, or by conda.
 fn is_environment(folder: &Path) -> bool {
     folder.join("pyvenv.cfg").is_file() || folder.join("conda-meta").is_dir()
-}
-
-fn digest_of(entries: &[Entry]) -> Digest {
-    Digest::of(format!("{entries:?}"))
 }
 
 /// What editors, interpreters and version control leave beside files: never an input.

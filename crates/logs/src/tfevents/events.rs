@@ -1,11 +1,15 @@
 //! Protobuf's wire format as far as events need it: `Event{1: wall_time, 2: step, 5: Summary{1:
 //! Value{1: tag, 2: simple_value, 8: TensorProto}}}`.
 
-use super::{
-    record::Records,
-    tags::{self, Place},
+use super::{record::Records, tags};
+use crate::{
+    Step, TOTAL_RATE, Trace,
+    builder::Builder,
+    fields::{self, Field},
+    lines::cut,
+    numbers,
+    values::Checks,
 };
-use crate::{Step, TOTAL_RATE, Trace, builder::Builder, lines::cut, numbers, values::Checks};
 
 pub const FORMAT: &str = "tfevents";
 /// Values of a step that are kept besides the known ones.
@@ -88,22 +92,22 @@ impl Scalars {
                 .add("unreadable_event", || format!("step {}", scalar.step));
             return;
         };
-        let Some(place) = tags::place(&scalar.tag) else {
+        let Some(field) = tags::field(&scalar.tag) else {
             return;
         };
         let value = scalar.value;
-        match place {
-            Place::Evaluation(name) => {
+        match &field {
+            Field::Evaluation(name) => {
                 return out.evaluated(Some(number), cut(name, MAX_TAG), value);
             }
-            Place::Total(name) => return out.total(&cut(name, MAX_TAG), value),
-            Place::Setting(name) => {
+            Field::Total(name) => return out.total(&cut(name, MAX_TAG), value),
+            Field::Effective(name) => {
                 if value.is_finite() {
                     out.set(name, numbers::setting(value));
                 }
                 return;
             }
-            Place::MeanTime => {
+            Field::MeanTime(_) => {
                 self.timed.is_mean = true;
                 let before = self.timed.newest.replace(number).unwrap_or(number);
                 self.timed.largest_gap = self.timed.largest_gap.max(number.saturating_sub(before));
@@ -118,7 +122,7 @@ impl Scalars {
             ended_at: scalar.time,
             ..Step::default()
         });
-        place.put(step, &scalar.tag, value, &mut out.notes);
+        put(&field, step, &scalar.tag, value, &mut out.notes);
     }
 
     fn flush(&mut self, out: &mut Builder) {
@@ -146,55 +150,45 @@ impl Scalars {
     }
 }
 
-impl Place<'_> {
-    fn put(self, step: &mut Step, tag: &str, value: f64, notes: &mut crate::builder::Notes) {
-        let number = step.step;
-        let mut checks = Checks {
-            step: number,
-            notes: &mut *notes,
-        };
-        let whole = numbers::as_count(value).filter(|n| *n > 0);
-        match self {
-            Place::Time | Place::MeanTime => {
-                step.step_time_seconds = checks.seconds(tag, Some(value))
-            }
-            Place::Loss => step.loss = numbers::finite(value, "nan_loss", number, notes),
-            Place::LearningRate => step.learning_rate = checks.learning_rate(Some(value)),
-            Place::GradNorm => {
-                step.grad_norm = numbers::finite(value, "nan_grad_norm", number, notes)
-            }
-            Place::Tflops => step.tflops_per_gpu = checks.positive(tag, Some(value)),
-            Place::TokensPerGpu => {
-                step.tokens_per_second_per_gpu = checks.positive(tag, Some(value))
-            }
-            Place::GlobalBatchSize => step.global_batch_size = whole,
-            Place::ConsumedSamples => step.consumed_samples = whole,
-            Place::Memory(kind, unit) => {
-                // Less than a mebibyte are gigabytes of somebody who names no unit.
-                let Some(bytes) = numbers::bytes(value, unit).filter(|n| *n >= 1 << 20) else {
-                    return;
-                };
-                if step.memory_bytes.is_none() || kind == "peak_allocated" {
-                    (step.memory_bytes, step.memory_kind) = (Some(bytes), Some(kind.into()));
-                    step.memory_source = Some("torch".into());
-                }
-                let figure = crate::MemoryFigure {
-                    kind: kind.into(),
-                    source: "torch".into(),
-                    bytes,
-                };
-                step.memory_figures.push(figure);
-            }
-            Place::TokensOfAll => {
-                let rate = checks.positive(tag, Some(value));
-                step.other
-                    .extend(rate.map(|rate| (TOTAL_RATE.into(), rate)));
-            }
-            Place::Other if value.is_finite() && step.other.len() < MAX_OTHER => {
-                step.other.insert(cut(tag, MAX_TAG).into(), value);
-            }
-            _ => {}
+/// A mean, too, stands for the step that it was written at.
+fn put(field: &Field, step: &mut Step, tag: &str, value: f64, notes: &mut crate::builder::Notes) {
+    let number = step.step;
+    let mut checks = Checks {
+        step: number,
+        notes: &mut *notes,
+    };
+    let whole = numbers::as_count(value).filter(|n| *n > 0);
+    match field {
+        Field::Time(_) | Field::MeanTime(_) => {
+            step.step_time_seconds = checks.seconds(tag, Some(value))
         }
+        Field::Loss => step.loss = numbers::finite(value, "nan_loss", number, notes),
+        Field::LearningRate => step.learning_rate = checks.learning_rate(Some(value)),
+        Field::GradNorm => step.grad_norm = numbers::finite(value, "nan_grad_norm", number, notes),
+        Field::Tflops => step.tflops_per_gpu = checks.positive(tag, Some(value)),
+        Field::TokensPerGpu => step.tokens_per_second_per_gpu = checks.positive(tag, Some(value)),
+        Field::GlobalBatchSize => step.global_batch_size = whole,
+        Field::ConsumedSamples => step.consumed_samples = whole,
+        Field::Memory(..) => {
+            // Less than a mebibyte are gigabytes of somebody who names no unit.
+            let figure = fields::figure(field, value, "torch").filter(|f| f.bytes >= 1 << 20);
+            let Some(figure) = figure else { return };
+            if step.memory_bytes.is_none() || figure.kind == "peak_allocated" {
+                step.memory_bytes = Some(figure.bytes);
+                step.memory_kind = Some(figure.kind.clone());
+                step.memory_source = Some(figure.source.clone());
+            }
+            step.memory_figures.push(figure);
+        }
+        Field::Other(name) if name == TOTAL_RATE => {
+            let rate = checks.positive(tag, Some(value));
+            step.other
+                .extend(rate.map(|rate| (TOTAL_RATE.into(), rate)));
+        }
+        Field::Other(_) if value.is_finite() && step.other.len() < MAX_OTHER => {
+            step.other.insert(cut(tag, MAX_TAG).into(), value);
+        }
+        _ => {}
     }
 }
 

@@ -7,4 +7,4 @@ mod tests;
 
 pub use events::{FORMAT, Scalar, Scalars, TfEvents, tfevents};
 pub use record::{HEADER, begins};
-pub use tags::place;
+pub use tags::{field, is_of_step};

@@ -142,6 +142,13 @@ pub fn fields() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|s| s.name.as_str()).chain([WARMUP])
 }
 
+/// The settings of the work that a job has a field for: the name, and the field as
+/// `model.num_layers`.
+pub fn work_fields() -> impl Iterator<Item = (&'static str, String)> {
+    let work = SETTINGS.iter().filter(|s| s.tier == Tier::Workload);
+    work.filter_map(|s| Some((s.name.as_str(), s.job.as_ref()?.get(1..)?.replace('/', "."))))
+}
+
 /// Is `name` one of [`fields`], or a name by which trainers state something else that cells are kept
 /// apart by?
 #[must_use]
@@ -158,7 +165,8 @@ pub fn is_in_table(name: &str) -> bool {
 }
 
 /// Is it a count or size that most models and tasks have none of?
-pub(crate) fn is_further(name: &str) -> bool {
+#[must_use]
+pub fn is_further(name: &str) -> bool {
     let further = ModelShape::default().further();
     name == LORA_RANK || further.iter().any(|(further, _)| *further == name)
 }

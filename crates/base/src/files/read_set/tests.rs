@@ -8,70 +8,17 @@ fn write(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_young_file_is_read_again() {
+fn a_file_is_known_as_it_was_when_it_was_first_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
-    assert!(is_as_it_was(&path, None));
-    write(&path, "one");
-    assert!(!is_as_it_was(&path, None));
-
-    // Just written, so not settled: read again, and the same.
-    let old = Known::of(&path).unwrap();
-    assert!(!old.stamp.is_still(&Stamp::of(&path).unwrap()));
-    assert!(is_as_it_was(&path, Some(&old)));
-
-    write(&path, "two");
-    assert!(!is_as_it_was(&path, Some(&old)));
-}
-
-#[test]
-fn what_is_edited_after_it_was_read_is_known_as_changed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    write(&path("read"), "one");
-    write(&path("src/a.py"), "a");
     let reads = ReadSet::default();
-    assert_eq!(
-        reads.read(&path("read")).unwrap().as_deref(),
-        Some(&b"one"[..])
-    );
-    assert!(
-        reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")).unwrap()
-    );
-    assert_eq!(reads.list(&path("src")).unwrap().len(), 1);
-    let after = |change: &dyn Fn()| {
-        let evidence = reads.evidence().unwrap();
-        assert_eq!(evidence.check(), Standing::Holds);
-        change();
-        evidence.check()
-    };
-    let changed = |name: &str| Standing::Changed(path(name));
-    assert_eq!(after(&|| write(&path("read"), "two")), changed("read"));
-    write(&path("read"), "one");
-    assert_eq!(after(&|| write(&path("absent"), "")), changed("absent"));
-    fs::remove_file(path("absent")).unwrap();
-    assert_eq!(after(&|| write(&path("src/b.py"), "")), changed("src"));
-    fs::remove_file(path("src/b.py")).unwrap();
-    // A file that becomes a folder may have files in it.
-    let swap = || {
-        fs::remove_file(path("src/a.py")).unwrap();
-        create_dir_all(&path("src/a.py")).unwrap();
-    };
-    assert_eq!(after(&swap), changed("src"));
-}
-
-#[test]
-fn what_changes_while_it_is_read_is_no_evidence() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
     write(&path, "one");
-    let reads = ReadSet::default();
-    reads.read(&path).unwrap();
-    reads.digest(&path).unwrap();
-    assert!(reads.evidence().is_ok());
+    assert_eq!(reads.read(&path).unwrap().as_deref(), Some(&b"one"[..]));
     write(&path, "two");
     reads.read(&path).unwrap();
-    assert_eq!(reads.evidence().unwrap_err(), path);
+    assert_eq!(reads.known(&path).unwrap().digest, Digest::of("one"));
+    reads.wrote(&path).unwrap();
+    assert_eq!(reads.known(&path).unwrap().digest, Digest::of("two"));
 }
 
 #[test]
@@ -148,11 +95,6 @@ fn what_may_not_be_looked_at_is_an_error_and_not_an_empty_folder() {
     write(&folder.path().join("src/secret/a.py"), "a");
     mode("", 0o755);
     mode("src", 0o755);
-    let reads = ReadSet::default();
-    reads
-        .walk(folder.path(), Path::new("src"), usize::MAX)
-        .unwrap();
-    let evidence = reads.evidence().unwrap();
     mode("src/secret", 0o000);
     as_nobody(|| {
         let reads = ReadSet::default();
@@ -184,10 +126,6 @@ fn what_may_not_be_looked_at_is_an_error_and_not_an_empty_folder() {
                 .is_file(&folder.path().join("x".repeat(5000)))
                 .unwrap()
         );
-        assert_eq!(
-            evidence.check(),
-            Standing::Changed(folder.path().join("src/secret"))
-        );
     });
     mode("src/secret", 0o755);
 }
@@ -212,10 +150,9 @@ fn leftovers_are_seen_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let reads = ReadSet::default();
     reads.leave_out([folder.path().join("cache")]);
-    assert!(reads.list(folder.path()).unwrap().is_empty());
     for name in ["a.py~", "cache/x", "__pycache__/m.pyc"] {
         write(&folder.path().join(name), "");
     }
     symlink("user@host.1", folder.path().join(".#a.py")).unwrap();
-    assert_eq!(reads.evidence().unwrap().check(), Standing::Holds);
+    assert!(reads.list(folder.path()).unwrap().is_empty());
 }
