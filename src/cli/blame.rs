@@ -161,13 +161,11 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
             None => rounds.cached(&Arm::new())? + rounds.cached(&(0..n).collect())?,
         };
         let mut cost = Cost::of(&asked, args, &prices, cached);
-        // Without a single further run: does the cache answer it?
+        // Without a single further run: does the cache answer it? What cannot be looked at does not.
         rounds.max_runs = 0;
-        let known = match cached {
-            0 => None,
-            _ => Some(search(n, limits, |arms| rounds.measure(arms))?),
-        };
-        cost.is_answered = known.is_some_and(|known| !known.is_spent);
+        cost.is_answered = cached > 0
+            && search(n, limits, |arms| rounds.measure(arms))
+                .is_ok_and(|found| found.answer != Answer::Undecided);
         if cost.is_answered {
             cost.usual = 0;
         }

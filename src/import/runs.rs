@@ -107,10 +107,8 @@ impl ImportedRun {
             findings.push(anomaly("shape_of_log", detail));
         }
         // Nobody said that it is this model: a word in the file's name did.
-        if let Some(other) = claim
-            .other_shape(&old.trace)
-            .filter(|_| recorded.is_guessed)
-        {
+        let is_guess = recorded.is_guessed && claim.fields.is_some();
+        if let Some(other) = claim.other_shape(&old.trace).filter(|_| is_guess) {
             let model = &claims.model;
             let detail = format!(
                 "the log is not of config.yaml's `{model}`, which its file is named after: {other}. No model is claimed"

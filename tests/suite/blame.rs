@@ -91,6 +91,7 @@ fn the_guilty_one_is_found_among_others_and_no_run_is_made_twice() {
     let again = project.json(&["blame", A, B]);
     assert_eq!(again["runs"], 0);
     assert_eq!(again["causes"], blame["causes"]);
+    assert_eq!(project.json(&["blame", A, B, "-n"])["runs"], 0);
     assert_eq!(launches(&project), made);
     let told = project.run(&["blame", A, B]).ends_with(0).stdout;
     assert!(told.contains("`SLOW 0 → 1` makes"), "{told}");

@@ -86,6 +86,23 @@ fn figures_that_a_refused_build_leaves_are_marked() {
     assert!(!project.read("output/report.html").contains("OUTDATED: "));
 }
 
+/// A build that goes on writes a page of what is there by then. Where it publishes nothing in the end, the page is that of the
+/// tables and pictures beside it again.
+#[test]
+fn a_page_of_a_refused_build_has_the_figures_of_its_tables() {
+    let project = Project::new(&format!(
+        "{ONE_RUN}[matrix.axes.seed]\npath = \"training.seed\"\nvalues = [1, 2, 3, 4]\n"
+    ));
+    project.run(&["build"]).ends_with(0);
+    let published = project.read("output/report.html");
+    project.write("trainer.sh", "echo 'ValueError: no heads'; exit 1\n");
+    project.run(&["build"]).ends_with(1);
+    let page = project.read("output/report.html");
+    let (_, below) = page.split_once("</strong></p>\n").expect("a notice");
+    assert!(published.ends_with(below), "{page}");
+    assert!(!project.path("output/.report-before.html").exists());
+}
+
 #[test]
 fn a_file_of_somebodys_own_with_a_published_name_is_kept() {
     let project = Project::new(ONE_RUN);

@@ -28,8 +28,8 @@ use super::{
 /// quadratic.
 const BEFORE: usize = 200;
 const BEHIND: usize = 1024;
-/// A step behind an evaluation or a checkpoint has its time counted in if it took so many times as long
-/// as a step without.
+/// Megatron's relatives differ in whether a step's time includes the evaluation or checkpoint before it.
+/// It does if the step took more than so many times as long as the last one that followed neither.
 const INCLUDED: f64 = 1.25;
 
 /// A mark in a line.
@@ -106,7 +106,7 @@ pub struct Megatron {
     begin: Option<Begin>,
     /// What took time since the last iteration line, besides training.
     between: Option<&'static str>,
-    /// The step time of the last line without.
+    /// The step time of the last line that followed neither an evaluation nor a checkpoint.
     usual: Option<f64>,
     last: (u64, u64),
     step_time_lines: StepTimeLines,

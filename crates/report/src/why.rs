@@ -190,7 +190,7 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
     let widest = [a, b].into_iter().filter_map(range).fold(0.0, f64::max);
     match (of_b - of_a).abs() < widest {
         true => format!(
-            "{told} The profiled steps of one alone vary by {} ms.",
+            "{told} The profiled steps of one trace differ by up to {} ms among themselves, which is more.",
             milliseconds(widest)
         ),
         false => told,

@@ -331,8 +331,14 @@ impl Rounds<'_> {
         for session in &opened {
             let engine = session.planner(&overrides());
             let statuses = engine.evaluate_all()?;
-            let train = last_train(session);
-            missing += usize::from(statuses.get(train).state == State::Stale);
+            let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
+            missing += usize::from(is_stale(&last_train(session)));
+            // Whoever only plans reads no log either.
+            if self.max_runs == 0 {
+                let is_of_cell = |node: &&TaskId| !session.dag.task(**node).kind.is_over_all();
+                let nodes = session.dag.order.iter().filter(is_of_cell);
+                missing += nodes.filter(|node| is_stale(node)).count();
+            }
             let prices = Prices::of(&engine, &statuses, Runs::Stale);
             hours += prices.gpu_hours().unwrap_or_default();
         }

@@ -401,10 +401,10 @@ pub(super) fn trainer(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Ph
         (0.0, 0.0, 0.0)
     } else if s.recomputed > 0.0 {
         // autocast's own cache ends with the forward pass; a recomputed layer casts again.
-        // That of experts is made by their own product, and is not in it.
+        // The weights of experts are cast by their own product, and those copies end with their layer.
         let (head, layer) = (2.0 * s.embedding, 2.0 * s.layer_parameters());
         (
-            2.0 * (n - s.experts * (s.layers - 1.0)),
+            2.0 * (n - s.experts * s.layers),
             head + 2.0 * (s.layers - s.recomputed) * s.layer_parameters(),
             head + layer,
         )

@@ -106,3 +106,23 @@ fn a_run_that_goes_on_in_the_same_log_counts_from_where_it_goes_on() {
     ];
     assert_eq!(times, expected.map(|(n, t, k)| (n, Some(t), k)));
 }
+
+/// Some of Megatron's relatives count an evaluation into the time of the step behind it.
+#[test]
+fn a_step_that_includes_an_evaluation_has_no_step_time() {
+    let line = |n: u64, ms: f64| {
+        format!(" iteration {n}/ 6 | elapsed time per iteration (ms): {ms} | lm loss: 2.0E+00 |\n")
+    };
+    let evaluated = " validation loss at iteration 3 | lm loss value: 2.0E+00 |\n";
+    let log = |behind: f64| {
+        let before = [line(1, 9000.0), line(2, 600.0), line(3, 600.0)].concat();
+        let trace = parse(
+            &LogSection::named("megatron"),
+            (before + evaluated + &line(4, behind) + &line(5, 600.0)).as_bytes(),
+        );
+        let included = trace.steps.iter().filter(|step| step.includes_evaluation);
+        included.map(|step| step.step).collect::<Vec<_>>()
+    };
+    assert_eq!(log(13_900.0), [4]);
+    assert_eq!(log(610.0), [0; 0]);
+}

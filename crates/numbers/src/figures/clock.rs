@@ -175,15 +175,12 @@ pub(super) fn of_run(
             .sum();
         if is_more(claimed, run) {
             let (claimed_as, run_as) = (seconds(claimed), seconds(run));
-            let text = match (
-                &result.workload.step_time_source,
-                result.workload.tokens_per_step,
-            ) {
-                (Some(_), Some(tokens)) => format!(
-                    "at the log's tokens/s, steps of {tokens} tokens would take {claimed_as} in a run of {run_as}: the \
+            let text = match tokens_of_rate(result) {
+                Some(tokens) => format!(
+                    "at the log's rate, steps of {tokens} tokens would take {claimed_as} in a run of {run_as}: the \
                      trainer's steps have fewer; does the batch size reach it?"
                 ),
-                _ => format!("the log claims {claimed_as} of steps in a run of {run_as}"),
+                None => format!("the log claims {claimed_as} of steps in a run of {run_as}"),
             };
             let reason = Reason::excludes(codes::LONGER_THAN_RUN, text);
             return Err(reason.with("claimed", claimed).with("run", run));
@@ -208,14 +205,12 @@ pub(super) fn of_run(
         by_lines: result.trace.dated_by_lines,
     };
     let explained = |mut reason: Reason| {
-        let work = &result.workload;
-        if let (Some(_), Some(tokens)) = (&work.step_time_source, work.tokens_per_step)
-            && reason.is(codes::LONGER_THAN_PASSED)
+        if let Some(tokens) =
+            tokens_of_rate(result).filter(|_| reason.is(codes::LONGER_THAN_PASSED))
         {
-            let why = format!(
-                ": at the log's tokens/s, steps of {tokens} tokens would take so long; the trainer's have fewer, so does the batch size reach it?"
+            reason.text += &format!(
+                ": at the log's rate, steps of {tokens} tokens would take so long; the trainer's have fewer, so does the batch size reach it?"
             );
-            reason.text += &why;
         }
         reason
     };
@@ -238,6 +233,13 @@ pub(super) fn of_run(
         clock,
         unchecked: of_looks.unchecked,
     })
+}
+
+/// The tokens of a step, where its time follows from these and the rate that the log has.
+fn tokens_of_rate(result: &RunResult) -> Option<u64> {
+    let work = &result.workload;
+    work.tokens_per_step
+        .filter(|_| work.step_time_source.is_some())
 }
 
 /// How long the run took by the log's own words.
@@ -355,15 +357,14 @@ fn against(
         } else {
             "the trainer's own clock"
         };
-        let work = &result.workload;
-        let text = match (&work.step_time_source, work.tokens_per_step) {
-            (Some(_), Some(tokens)) => format!(
-                "at the log's tokens/s a step of {tokens} tokens takes {}, but {} pass from one to the next by {whose}: the trainer's \
+        let text = match tokens_of_rate(result) {
+            Some(tokens) => format!(
+                "at the log's rate a step of {tokens} tokens takes {}, but {} pass from one to the next by {whose}: the trainer's \
                  steps have more tokens (does the batch size reach it?), or it stops its timer before the step has ended",
                 step_time(claimed),
                 step_time(passed)
             ),
-            _ => format!(
+            None => format!(
                 "the log claims {} a step, but {} pass from one to the next by {whose}: the trainer may stop its timer before the step \
                  has ended",
                 step_time(claimed),
@@ -529,10 +530,8 @@ fn longer_than_passed(
     clock: WhoseClock,
 ) -> Reason {
     let since = measured.iter().skip(1).filter(|t| !t.is_first);
-    let (steps, shown_as) = since.fold((0.0, 0.0), |(steps, shown_as), t| {
-        let each = t.line.step_time_seconds.unwrap_or(t.since);
-        (steps + t.since / each, shown_as + t.since)
-    });
+    let times = since.filter_map(|t| Some((t.since / t.line.step_time_seconds?, t.since)));
+    let (steps, shown_as) = times.fold((0.0, 0.0), |all, of| (all.0 + of.0, all.1 + of.1));
     let steps = f64::max(steps, 1.0);
     let each = step_time(shown_as / steps);
     let text = format!(

@@ -76,7 +76,8 @@ impl Peaks {
 
 /// What no run exceeds where there is no peak of its own: of a device whose run does not say its
 /// precision, the peak of its fastest format; of one that computes in fp32, the peak at FP8; where
-/// no device is named, the highest of the vendor's, or of all where that is not known either. `None` for a precision that the table does not have, which may be faster than all of it.
+/// no device is named, the highest of the vendor's, or of all where that is not known either. `None`
+/// for a precision that the table does not have, which may be faster than all of it.
 #[must_use]
 pub fn ceiling(device: &Device<'_>, precision: Option<&str>) -> Option<Peak> {
     let of = |sku: &Accelerator| match precision {

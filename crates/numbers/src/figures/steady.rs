@@ -231,9 +231,10 @@ fn own_rate(result: &RunResult) -> String {
     let steps = result.trace.steps.iter();
     let rates: Vec<f64> = steps.filter_map(|s| s.tokens_per_second_per_gpu).collect();
     let of_samples: Vec<f64> = result.trace.steps.iter().filter_map(sample_rate).collect();
+    let whose = "; the median of the trainer's own rates is";
     match (quantile(&rates, 0.5), quantile(&of_samples, 0.5)) {
-        (Some(rate), _) => format!("; the trainer's own rate is {rate:.0} tokens/s per device"),
-        (_, Some(rate)) => format!("; the trainer's own rate is {rate:.1} sequences/s"),
+        (Some(rate), _) => format!("{whose} {rate:.0} tokens/s per device"),
+        (_, Some(rate)) => format!("{whose} {rate:.1} sequences/s"),
         _ => String::new(),
     }
 }

@@ -184,7 +184,7 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         let ranks = stated_count("data_parallel_size").or_else(|| {
             let ranks = batch.checked_div(of_one)?;
             // The Trainer's total is that of all devices.
-            let is_of_all = trace.format == "hf-trainer" && devices? != ranks;
+            let is_of_all = trace.format == super::learning_rate::TRAINER && devices? != ranks;
             let is_whole = devices?.is_multiple_of(ranks.max(1)) && ranks * of_one == batch;
             let fits = is_whole && !is_of_all;
             (!fits).then_some(devices?)

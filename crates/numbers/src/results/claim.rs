@@ -87,10 +87,10 @@ fn kind_of_parts(trace: &Trace) -> Option<&'static str> {
     })
 }
 
-/// Is `field` one that a model's shape decides?
+/// Is `field` the model's name, or one that its shape decides?
 #[must_use]
 pub fn is_of_model(field: &str) -> bool {
-    field == "num_parameters" || of_model().any(|name| name == field)
+    ["model", "num_parameters"].contains(&field) || of_model().any(|name| name == field)
 }
 
 impl Claim {
@@ -315,6 +315,24 @@ mod tests {
         let mut claim = Claim::of_model(None);
         let mut log = log(sizes, None);
         assert_eq!(claim.take_shape(&log), None, "no architecture");
+        // Megatron names the parts, and may know the padded vocabulary alone.
+        let mut parts = log.clone();
+        parts.effective.0.remove("vocab_size");
+        for (name, value) in [
+            ("padded_vocab_size", json!(128_256)),
+            ("swiglu", json!(true)),
+            ("normalization", json!("RMSNorm")),
+            ("position_embedding_type", json!("rope")),
+        ] {
+            parts.effective.0.insert(name.to_owned(), value);
+        }
+        let mut of_parts = claim.clone();
+        assert_eq!(of_parts.take_shape(&parts).as_deref(), Some(""));
+        assert_eq!(of_parts.job.model.architecture, "llama");
+        assert_eq!(of_parts.job.model.vocab_size, 128_256);
+        let experts = json!(8);
+        parts.effective.0.insert("num_experts".to_owned(), experts);
+        assert_eq!(claim.take_shape(&parts), None, "experts");
         let kind = json!("llama");
         log.effective.0.insert("architecture".to_owned(), kind);
         assert_eq!(claim.take_shape(&log).as_deref(), Some(""));

@@ -11,6 +11,7 @@ use super::{
     AttestationStatus, Claim, Contract, FieldAttestation, Source,
     anomalies::{RATE_DISAGREES, anomaly, vocabulary},
     conventions::fitting_convention,
+    learning_rate::TRAINER,
     quantile,
     words::thousands,
     work,
@@ -314,12 +315,11 @@ impl CrossChecks {
                 .checked_div(one)
                 .filter(|n| n * one == batch && *n > 0)
         });
-        let is_open =
-            contract.get("num_gpus").is_none() && self.count(contract, "num_gpus").is_none();
+        let is_open = self.count(contract, "num_gpus").is_none();
         let is_stated = |field: &str| contract.source(field) == Some(Source::Effective);
         if let Some(devices) = devices
             && is_open
-            && trace.format == "hf-trainer"
+            && trace.format == TRAINER
             && fields.into_iter().all(is_stated)
         {
             self.derived.push(("num_gpus", json!(devices)));

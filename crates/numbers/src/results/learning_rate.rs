@@ -134,7 +134,7 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
 }
 
 /// The format of Hugging Face's Trainer.
-const TRAINER: &str = "hf-trainer";
+pub(super) const TRAINER: &str = "hf-trainer";
 
 /// How many rates are those of a linear decay to 0 behind the warm-up that was asked for, or behind none.
 fn falling(logged: &[(u64, f64)], optimizer: &OptimizerJob, iters: u64) -> usize {

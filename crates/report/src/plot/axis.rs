@@ -81,16 +81,12 @@ impl Scale {
     fn powers(&self, wanted: usize) -> Vec<(f64, String)> {
         let of = |base: &f64| -> Vec<(f64, String)> {
             let first = (self.low.ln() / base.ln() - 1e-9).ceil();
+            // Powers of 2 have more digits than one: 0.25, 0.125.
+            let finest = if *base == 2.0 { 0.01 } else { 1.0 };
             (0..=2 * wanted)
                 .map(|i| base.powf(first + i as f64))
                 .take_while(|tick| *tick <= self.high * (1.0 + 1e-9))
-                // 0.25 and 0.125 have more digits than one.
-                .map(|tick| {
-                    (
-                        tick,
-                        label(tick, tick / if *base == 2.0 { 100.0 } else { 1.0 }, tick),
-                    )
-                })
+                .map(|tick| (tick, label(tick, tick * finest, tick)))
                 .collect()
         };
         let bases = [2.0f64, 10.0, 1e2, 1e4, 1e8, 1e16, 1e64];

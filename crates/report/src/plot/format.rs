@@ -10,7 +10,7 @@ pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
     }
-    // Of what is printed: 9.9999 is 10.00.
+    // Taken of the rounded value: 9.9999 is printed as 10.00, with two decimals and not three.
     let text = format!("{value:.3e}");
     let magnitude = text
         .rsplit_once('e')

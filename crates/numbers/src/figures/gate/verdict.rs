@@ -160,10 +160,10 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
             ""
         };
         // Where the interval of this cell alone holds the limit, no correction is to blame.
-        let over = match tested {
-            _ if high >= limit => String::new(),
-            0 | 1 => String::new(),
-            _ => format!(" after Holm's correction over {tested} cells"),
+        let over = if tested > 1 && high < limit {
+            format!(" after Holm's correction over {tested} cells")
+        } else {
+            String::new()
         };
         let needed = test.needed(ratio, limit, 1.0 - LEVEL / tested.max(1) as f64);
         let text = format!(

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::results::{RunResult, words::repeats as named};
 
+use tprimat_logs::{ARGUMENTS, MemoryReport, Trace};
+
 use super::notes::{by_repeat, remark};
 use crate::figures::{Note, NoteKind, RepeatSummary};
 
@@ -17,9 +19,9 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 /// Megatron's profiler, which its arguments switch on for a few steps.
 fn profiled(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let steps = |(repeat, result): &(&RepeatSummary, &RunResult)| {
-        let stated = &result.trace.effective.0;
-        let is_on = stated.get("profile").and_then(serde_json::Value::as_bool) == Some(true);
-        let step = |name: &str| stated.get(name).and_then(serde_json::Value::as_u64);
+        let arguments = result.trace.effective.0.get(ARGUMENTS)?;
+        let is_on = arguments["profile"] == true;
+        let step = |name: &str| arguments[name].as_u64();
         let (first, end) = step("profile_step_start").zip(step("profile_step_end"))?;
         let cut = repeat.steady.as_ref()?.cut.as_ref().filter(|_| is_on)?;
         let is_measured = first < end && end >= cut.first_step && repeat.last_step? > first;
@@ -53,18 +55,12 @@ fn other_software(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
 
 /// Megatron states what its allocator has used once, after its first steps.
 fn early_memory(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let after = |trace: &tprimat_logs::Trace| {
-        let reports = || {
-            trace
-                .memory
-                .iter()
-                .filter(|report| report.figures.iter().any(|f| f.kind.starts_with("peak_")))
-        };
+    let after = |trace: &Trace| {
+        let is_peak = |of: &&MemoryReport| of.figures.iter().any(|f| f.kind.starts_with("peak_"));
+        let peaks = trace.memory.iter().filter(is_peak);
+        let after: Option<Vec<u64>> = peaks.map(|report| report.after_step).collect();
         let is_of_steps = trace.steps.iter().any(|step| step.memory_bytes.is_some());
-        let after = reports()
-            .map(|report| report.after_step)
-            .collect::<Option<Vec<u64>>>()?;
-        let after = after.into_iter().max().filter(|_| !is_of_steps)?;
+        let after = after?.into_iter().max().filter(|_| !is_of_steps)?;
         let middle = trace.steps.get(trace.steps.len() / 2)?;
         (after < middle.step).then_some(after)
     };

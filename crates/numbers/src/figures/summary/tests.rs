@@ -16,6 +16,50 @@ pub fn run(times: &[f64]) -> RunResult {
     )
 }
 
+/// What files of one cell may differ in, and what their logs state of parts of them.
+#[test]
+fn software_profilers_and_memory_of_the_first_step_are_told() {
+    let codes = |change: fn(&mut [RunResult; 2])| -> Vec<String> {
+        let mut runs = [run(&[1.0; 8]), run(&[1.0; 8])];
+        change(&mut runs);
+        let runs: Vec<_> = (1..).zip(runs).collect();
+        let notes = summarize(&runs, &Statistics::default()).notes;
+        let codes = notes.into_iter().map(|note| note.reason.code.to_string());
+        let own = ["other_software", "profiled", "early_memory"];
+        codes.filter(|code| own.contains(&&**code)).collect()
+    };
+    assert_eq!(codes(|_| {}), [""; 0]);
+    let found = codes(|runs| {
+        for (run, version) in runs.iter_mut().zip(["2.7.0", "2.8.0"]) {
+            let versions = &mut run.trace.versions;
+            versions.insert("torch".to_owned(), version.to_owned());
+        }
+    });
+    assert_eq!(found, ["other_software"]);
+    let found = codes(|runs| {
+        let arguments = json!({"profile": true, "profile_step_start": 4, "profile_step_end": 6});
+        let effective = &mut runs[0].trace.effective.0;
+        effective.insert(tprimat_logs::ARGUMENTS.to_owned(), arguments);
+    });
+    assert_eq!(found, ["profiled"]);
+    let found = codes(|runs| {
+        let figure = tprimat_logs::MemoryFigure {
+            kind: "peak_allocated".into(),
+            source: "torch".into(),
+            bytes: 1 << 30,
+        };
+        for step in &mut runs[0].trace.steps {
+            step.memory_bytes = None;
+        }
+        runs[0].trace.memory.push(tprimat_logs::MemoryReport {
+            rank: None,
+            after_step: Some(1),
+            figures: vec![figure],
+        });
+    });
+    assert_eq!(found, ["early_memory"]);
+}
+
 #[test]
 fn a_step_time_that_follows_from_the_rate_is_said_to() {
     let mut result = run(&[1.0, 1.0, 1.0]);
@@ -40,7 +84,7 @@ fn what_a_time_would_follow_from_is_what_the_log_lacks() {
     }
     let summary = summarize(&[(1, result)], &Statistics::default());
     let why = summary.repeats[0].why.as_ref().unwrap();
-    let wanted = "the log does not state the number of devices; the trainer's own rate is 1024 tokens/s per device";
+    let wanted = "the log does not state the number of devices; the median of the trainer's own rates is 1024 tokens/s per device";
     assert_eq!((&*why.text, &*why.code), (wanted, "devices_not_known"));
 }
 

@@ -295,6 +295,27 @@ fn a_setting_under_a_relatives_name_is_held_against_its_own() {
             "num_gpus",
             ["16", "8"],
         ),
+        (
+            json!({"global_batch_size": 32, "micro_batch_size": 5}),
+            "micro_batch_size",
+            ["32", "MBS 5"],
+        ),
+        (
+            json!({"global_batch_size": 32, "micro_batch_size": 8, "data_parallel_size": 8}),
+            "micro_batch_size",
+            ["32", "MBS 8 × DP 8"],
+        ),
+        (
+            json!({"num_gpus": 8, "expert_model_parallel_size": 3}),
+            "expert_model_parallel_size",
+            ["EP 3", "8 devices"],
+        ),
+        // Of 8 ranks, no 24 can share the batch.
+        (
+            json!({"global_batch_size": 24, "micro_batch_size": 1, "gradient_accumulation_steps": 1, "num_gpus": 8}),
+            "batch_product",
+            ["1 × 8 × 1", "8"],
+        ),
     ] {
         let (contradicted, text) = alone(&stated).unwrap();
         assert_eq!(contradicted, field, "{stated}");
@@ -307,6 +328,9 @@ fn a_setting_under_a_relatives_name_is_held_against_its_own() {
         json!({"precision": "fp32", "mixed_precision": "no", "torch_dtype": "auto"}),
         json!({"max_seq_length": 2048, "per_device_train_batch_size": 4}),
         json!({"num_gpus": 16, "num_nodes": 2, "gpus_per_node": 8}),
+        json!({"global_batch_size": 32, "micro_batch_size": 4, "data_parallel_size": 8, "num_gpus": 8}),
+        // TP 4 may be what is not stated.
+        json!({"global_batch_size": 32, "micro_batch_size": 4, "gradient_accumulation_steps": 4, "num_gpus": 8}),
     ] {
         assert_eq!(alone(&stated), None, "{stated}");
     }

@@ -4,6 +4,7 @@ use tprimat_logs::Effective;
 use super::*;
 use crate::results::{
     Attestation, RunResult, attest::tests::job, flops::tests::llama_8b, result::tests::facts,
+    stand_ins::trace,
 };
 
 /// 8 steps of 8 × 128 tokens on one device, half a second each.
@@ -428,6 +429,42 @@ fn a_trainer_that_prints_only_its_rate_gets_its_step_time_from_it() {
         declared.workload.step_time_source.as_deref(),
         Some("derived from the trainer's tokens/s and the job's tokens per step")
     );
+    // DeepSpeed prints sequences a second of all devices.
+    let sampled = |s: &mut Step| {
+        s.step_time_seconds = None;
+        s.other.insert("curr_samples_per_sec".into(), 16.0);
+    };
+    let result = run(steps(sampled), json!({}), &Claim::of(&job));
+    assert_eq!(result.trace.steps[3].step_time_seconds, Some(0.5));
+    assert_eq!(
+        result.workload.step_time_source.as_deref(),
+        Some("derived from the trainer's sequences/s and the job's sequences per step")
+    );
+}
+
+/// The Trainer's banner has the batch of all devices and that of one; two rates of one log do not
+/// bear a third number out.
+#[test]
+fn devices_follow_from_batches_and_are_refuted_by_rates() {
+    let stated =
+        json!({ "global_batch_size": 24, "micro_batch_size": 1, "gradient_accumulation_steps": 1 });
+    let claim = Claim::of_model(None);
+    let mut of_trainer = trace(stated.clone(), None);
+    of_trainer.format = "hf-trainer".to_owned();
+    let result = RunResult::of_claim(of_trainer, &claim, facts(RunOutcome::Ok), true);
+    assert_eq!(result.contract.count("num_gpus"), Some(24));
+    let result = RunResult::of_claim(trace(stated, None), &claim, facts(RunOutcome::Ok), true);
+    assert_eq!(result.contract.count("num_gpus"), None);
+    let rated = |s: &mut Step| {
+        s.tokens_per_second_per_gpu = Some(1000.0);
+        s.other.insert("tokens_per_second".into(), 8003.0);
+    };
+    let status = |devices: u64| {
+        let result = run(steps(rated), json!({ "num_gpus": devices }), &claim);
+        let mut fields = result.attestation.fields.into_iter();
+        fields.any(|f| f.field == "num_gpus" && f.status == AttestationStatus::Contradicted)
+    };
+    assert_eq!([status(8), status(4)], [false, true]);
 }
 
 #[test]

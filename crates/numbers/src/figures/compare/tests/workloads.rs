@@ -394,6 +394,36 @@ fn every_field_of_the_workload_refuses_and_every_other_one_is_named() {
     }
 }
 
+/// Two names of models whose shapes nobody states may be two models.
+#[test]
+fn models_of_two_names_are_one_where_their_shapes_say_so() {
+    let named = |shape: bool| {
+        let cells = ["nvd/tran/foo/a", "amd/tran/bar/b"];
+        let cells = cells.map(|cell| {
+            let mut cell = measured(cell, &job(), &[1.0, 1.1, 1.2], None);
+            if let (CellState::Ok { summary }, false) = (&mut cell.state, shape) {
+                let is_size = |field: &str| ["num_layers", "num_parameters"].contains(&field);
+                summary.contract.0.retain(|field| !is_size(&field.field));
+            }
+            cell
+        });
+        let settings = CompareSettings {
+            named: true,
+            ..Default::default()
+        };
+        compare_with(&cells, settings)
+    };
+    assert!(named(true).comparable);
+    let refused = named(false);
+    assert!(!refused.comparable && refused.speedups.is_empty());
+    let fields: Vec<&str> = refused
+        .differences
+        .iter()
+        .map(|d| &*d.field.field)
+        .collect();
+    assert_eq!(fields, ["model"]);
+}
+
 #[test]
 fn losses_are_compared_within_one_convergence_only() {
     for (field, change) in CONVERGENCE {
