@@ -406,10 +406,10 @@ fn a_dense_job_says_nothing_of_experts_in_its_key() {
 fn a_batch_that_nobody_states_is_one_problem_and_no_number_is_judged_in_its_place() {
     let recipes = recipes();
     let mut file = full();
-    file["training"]["data"]
-        .as_object_mut()
-        .unwrap()
-        .remove("global_batch_size");
+    let data = file["training"]["data"].as_object_mut().unwrap();
+    data.remove("global_batch_size");
+    // With a micro-batch, a command's step is one of each rank.
+    data.remove("micro_batch_size");
     let Err(Unresolved::Problems(problems)) = resolve(
         &load(&file).unwrap(),
         &cell("nvd", "cmd", "m"),
