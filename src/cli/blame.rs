@@ -163,6 +163,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         let mut cost = Cost::of(&asked, args, &prices, cached);
         // Without a single further run: does the cache answer it? What cannot be looked at does not.
         rounds.max_runs = 0;
+        rounds.rounds.clear();
         cost.is_answered = cached > 0
             && search(n, limits, |arms| rounds.measure(arms))
                 .is_ok_and(|found| found.answer != Answer::Undecided);

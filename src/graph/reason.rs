@@ -7,7 +7,7 @@ use crate::{
         Engine, Trainings,
         wording::{first_of, worded_of_task},
     },
-    job::RunOutcome,
+    job::{FailureClass, RunOutcome},
     plan::preimage::{Change, changes},
     publish::Unpublished,
 };
@@ -153,11 +153,13 @@ pub fn outcome_text(attempt: &Attempt) -> String {
     match (&attempt.outcome, &attempt.suspect) {
         (RunOutcome::Ok, _) => "ok".into(),
         _ if attempt.is_interrupted() => INTERRUPTED.into(),
-        (RunOutcome::Failed { class, status, .. }, None) => {
-            format!("{}: {status}", class.name())
-        }
-        (RunOutcome::Failed { class, status, .. }, Some(why)) => {
-            format!("{}: {status}; {why}", class.name())
+        (RunOutcome::Failed { class, status, .. }, suspect) => {
+            let class = match class {
+                FailureClass::Unknown => String::new(),
+                known => format!("{}: ", known.name()),
+            };
+            let suspect = suspect.as_ref().map(|why| format!("; {why}"));
+            format!("{class}{status}{}", suspect.unwrap_or_default())
         }
     }
 }

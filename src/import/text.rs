@@ -22,7 +22,7 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         RunOutcome::Ok => &[],
     };
     let mark = match (&result.outcome, result.attestation.status) {
-        (RunOutcome::Failed { class, .. }, _) => format!("failed ({})", class.name()),
+        (RunOutcome::Failed { class, .. }, _) => format!("failed{}", class.in_brackets()),
         (_, AttestationStatus::Contradicted) => "CONTRADICTED".to_owned(),
         (_, AttestationStatus::Attested) => "attested".to_owned(),
         (_, AttestationStatus::NotStated) => "not attested".to_owned(),

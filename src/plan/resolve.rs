@@ -323,7 +323,7 @@ fn data(
     let gbs = stated.global_batch_size.or(of_micro);
     let gbs = r.needed(gbs, "training.data.global_batch_size");
     let whole = gbs / parallelism.data_parallel_size.max(1);
-    let whole = Some(whole.max(1)).filter(|_| is_command && stated.global_batch_size.is_some());
+    let whole = Some(whole.max(1)).filter(|_| is_command);
     let mbs = stated.micro_batch_size.or(whole);
     let mbs = r.needed(mbs, "training.data.micro_batch_size");
     DataJob {

@@ -52,6 +52,14 @@ impl FailureClass {
             Self::Unknown => "unknown",
         }
     }
+    /// ` (oom)` behind a word for the failure; nothing where its class says no more than that word.
+    #[must_use]
+    pub fn in_brackets(self) -> String {
+        match self {
+            Self::Unknown => String::new(),
+            known => format!(" ({})", known.name()),
+        }
+    }
 }
 
 /// How a run of a trainer ended.

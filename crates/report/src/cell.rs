@@ -245,7 +245,7 @@ fn what_went_wrong(
 ) {
     let n = repeat.repeat;
     if let RepeatStatus::Failed { class, evidence } = &repeat.status {
-        out.inked(Ink::Bad, &format!("#{n} failed ({}):", class.name()));
+        out.inked(Ink::Bad, &format!("#{n} failed{}:", class.in_brackets()));
         evidence
             .iter()
             .for_each(|line| out.item("    ", Ink::Plain, line));

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result, exit},
     execute::{Event, Outcome, Progress, Stamped, live_runs},
     files::unix_now,
+    job::FailureClass,
     words::plain::counted,
 };
 
@@ -174,7 +175,12 @@ impl Status {
             let why = failure.evidence.first().map(String::as_str);
             let how = match failure.outcome {
                 Outcome::NotCounted => "ended well and is not counted".to_owned(),
-                _ => format!("failed ({})", failure.class.unwrap_or("unknown")),
+                _ => format!(
+                    "failed{}",
+                    failure
+                        .class
+                        .map_or_else(String::new, FailureClass::in_brackets)
+                ),
             };
             let why = why.unwrap_or("no reason was given");
             lines.push(format!("{} {how}: {why}", failure.task));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::event::{Event, Outcome};
-use crate::words::plain::counted;
+use crate::{job::FailureClass, words::plain::counted};
 
 /// A build at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -52,7 +52,7 @@ pub struct Failure {
     pub task: String,
     /// It failed, or it ended well and does not count.
     pub outcome: Outcome,
-    pub class: Option<&'static str>,
+    pub class: Option<FailureClass>,
     /// Lines of the log that say so.
     pub evidence: Vec<String>,
 }
@@ -118,9 +118,7 @@ impl Progress {
                     Outcome::Failed | Outcome::NotCounted => self.failed.push(Failure {
                         task: task.clone(),
                         outcome: *outcome,
-                        class: class
-                            .filter(|_| *outcome == Outcome::Failed)
-                            .map(|class| class.name()),
+                        class: class.filter(|_| *outcome == Outcome::Failed),
                         evidence: evidence.clone(),
                     }),
                     Outcome::Waiting | Outcome::Unsupported => {}
@@ -267,7 +265,7 @@ mod tests {
             task: task.into(),
             outcome,
             seconds,
-            class: Some(crate::job::FailureClass::Oom),
+            class: Some(FailureClass::Oom),
             evidence: vec!["a line".into()],
             what_to_do: None,
         }

@@ -77,7 +77,7 @@ fn words(event: &Event) -> String {
             evidence,
             what_to_do,
         } => {
-            let name = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
+            let name = class.map_or_else(String::new, crate::job::FailureClass::in_brackets);
             let mut text = format!("{task}: {}{name} after {seconds:.1} s", outcome.name());
             for line in evidence {
                 text += &format!("\n    {line}");

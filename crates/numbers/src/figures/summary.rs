@@ -194,7 +194,7 @@ impl RepeatStatus {
             )),
             Self::Suspect { reason } => Some(reason.clone()),
             Self::Unmeasured { reason } => Some(reason.text.clone()),
-            Self::Failed { class, .. } => Some(format!("failed ({})", class.name())),
+            Self::Failed { class, .. } => Some(format!("failed{}", class.in_brackets())),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn uncounted(status: &RepeatStatus, result: &RunResult) -> Option<Rea
             class,
             evidence: lines,
         } => {
-            let text = format!("failed ({}){}", class.name(), evidence(lines.first()));
+            let text = format!("failed{}{}", class.in_brackets(), evidence(lines.first()));
             Reason::excludes(FAILED, text).with("class", json!(class))
         }
         RepeatStatus::Contradicted { .. } => contradicted(result),
