@@ -259,7 +259,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
     let reason = |repeat: u32| plan[&format!("train {SMALL}#{repeat}")].reason.as_str();
     assert!(
         reason(1).contains(
-            "failed (twice in the same way: unknown: exit 1: ValueError: heads must divide)"
+            "failed (twice in the same way: exit 1: ValueError: heads must divide)"
         ) && reason(1).contains("--force=failed"),
         "{}",
         reason(1)
@@ -294,7 +294,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
 fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
     for (ends, status) in [
         ("kill -SEGV $$", "crash: signal 11"),
-        ("exit 3", "unknown: exit 3"),
+        ("exit 3", "exit 3"),
     ] {
         let project = one_at_a_time();
         let mood = format!("if [[ $vocab == 32 ]]; then echo step $RANDOM; {ends}; fi");
@@ -349,7 +349,7 @@ fn show_says_why_a_cell_failed_and_where_its_log_is() {
         let shown = project.run(&["show", &name]).ends_with(0).stdout;
         for words in [
             "has no figures. Repeat",
-            "failed (unknown: exit 1)",
+            "failed (exit 1)",
             "something odd",
             "tprimat logs --attempt",
             "what to do: ",
