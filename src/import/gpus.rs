@@ -31,6 +31,23 @@ pub(super) fn wrong_cores(device: &str, cores: u64) -> Option<String> {
     ))
 }
 
+/// Why `total_gb`, in either unit, is not the memory of `device`, if it is that of another GPU.
+pub(super) fn wrong_memory(device: &str, total_gb: f64) -> Option<String> {
+    let (name, _, own) = known(device)?;
+    let is_of = |gib: f64| {
+        [gib, gib * 1.073_741_824]
+            .iter()
+            .any(|size| (total_gb / size - 1.0).abs() < 0.02)
+    };
+    let (owner, ..) = GPUS
+        .iter()
+        .find(|(_, _, gib)| is_of(*gib))
+        .filter(|_| !is_of(*own))?;
+    Some(format!(
+        "total_memory_gb is {total_gb}, the {owner}'s; the {name} has {own} GiB"
+    ))
+}
+
 /// Does `total_gb` count decimal gigabytes of this device's memory (`Some(true)`), or GiB?
 pub(super) fn is_decimal(device: &str, total_gb: f64) -> Option<bool> {
     let (.., gib) = known(device)?;
@@ -55,6 +72,19 @@ mod tests {
         );
         assert_eq!(wrong_cores("NVIDIA H100 80GB HBM3", 16_896), None);
         assert_eq!(wrong_cores("Some Device", 1), None);
+        let told = wrong_memory("NVIDIA H200", 85.018).unwrap();
+        assert!(
+            told.starts_with("total_memory_gb is 85.018, the H100"),
+            "{told}"
+        );
+        for (device, total) in [
+            ("NVIDIA H100 80GB HBM3", 85.018),
+            ("NVIDIA H200", 139.8),
+            ("NVIDIA H200", 150.1),
+            ("Some Device", 85.0),
+        ] {
+            assert_eq!(wrong_memory(device, total), None, "{device}");
+        }
     }
 
     #[test]

@@ -58,7 +58,8 @@ pub fn guess(name: &str, config: &Config) -> Guess {
         .split(['_', '-', ' ', '.'])
         .filter(|w| !w.is_empty())
         .collect();
-    if let Some((model, from, to)) = model_in(&words, config) {
+    let model = model_in(&words, config).or_else(|| model_of_family(&words));
+    if let Some((model, from, to)) = model {
         found.model = Some(model);
         words.drain(from..to);
     }
@@ -171,6 +172,23 @@ fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
     None
 }
 
+/// Families of models. A name of one that the project does not have tells models apart, and claims nothing.
+const FAMILIES: [&str; 9] = [
+    "llama", "qwen", "mixtral", "mistral", "deepseek", "gemma", "gptoss", "gpt2", "nemotron",
+];
+
+/// A model by its family, with the words for its version and size: `llama3.1_8B` is `llama3-1-8b`.
+fn model_of_family(words: &[&str]) -> Option<(String, usize, usize)> {
+    let is_family = |word: &&str| FAMILIES.iter().any(|family| word.starts_with(family));
+    let from = words.iter().position(is_family)?;
+    let is_size = |word: &&&str| word.starts_with(|c: char| c.is_ascii_digit());
+    let sizes = words[from + 1..].iter().take_while(is_size).count();
+    let to = from + 1 + sizes;
+    let plain = |word: &&str| word.chars().filter(|c| c.is_alphanumeric()).collect();
+    let parts: Vec<String> = words[from..to].iter().map(plain).collect();
+    Some((parts.join("-"), from, to))
+}
+
 /// The name without its ending, and without the words that only number runs of one configuration: a
 /// date, a time, a run.
 #[must_use]
@@ -266,6 +284,10 @@ models:
             ),
             ("primus-llama-ranks", "unknown/prim/llama/imported"),
             ("noise", "unknown/unknown/unknown/imported@file=noise"),
+            (
+                "train_nvd_nemo_mixtral_8x7B_c4.json",
+                "nvd/nemo/mixtral-8x7b/imported@file=c4",
+            ),
         ] {
             assert_eq!(guess(name, &config()).cell(), cell, "{name}");
         }

@@ -326,6 +326,8 @@ impl Reader<'_> {
         if let Some(wrong) = cores.and_then(|cores| gpus::wrong_cores(&name, cores)) {
             self.out.tell("gpu_cores", wrong);
         }
+        let total = self.number("/gpu_info/total_memory_gb");
+        self.out.suspect = total.and_then(|total| gpus::wrong_memory(&name, total));
         self.out.trace.device = Some(DeviceLine {
             r#type: "cuda".to_owned(),
             name: Some(name),

@@ -4,7 +4,7 @@
 use super::{Facts, Imports, OldResult, OnDamage, Recorded, listed, read};
 use crate::{
     cache::{Cache, SetAside, is_of_one_file},
-    config::{is_plain_name, vendor_named},
+    config::{framework_named, is_plain_name, vendor_named},
     error::Result,
     figures::{
         Dropped, Note, NoteKind, Statistics, Summary, Telemetry, codes::SUPPLIED, device_vendor,
@@ -14,8 +14,8 @@ use crate::{
     matrix::Cell,
     plan::{Plan, model_shape},
     results::{
-        Claim, Contract, FieldDifference, Reason, RunFacts, RunResult, Tier, anomalies::ENDS_EARLY,
-        anomaly, differences, ends_early, labels_against,
+        AttestationStatus, Claim, Contract, FieldDifference, Reason, RunFacts, RunResult, Tier,
+        anomalies::ENDS_EARLY, anomaly, differences, ends_early, labels_against,
     },
 };
 
@@ -42,6 +42,7 @@ pub struct Claims {
     /// come on top.
     job: Claim,
     platform: String,
+    framework: String,
     vendor: Option<Vendor>,
     model: String,
     /// The warm-up that config.yaml declares for every run.
@@ -52,7 +53,10 @@ pub struct Claims {
 #[must_use]
 pub fn claim_for(plan: &Plan, cell: &str) -> Claims {
     let Cell {
-        platform, model, ..
+        platform,
+        framework,
+        model,
+        ..
     } = Cell::of_id(cell);
     let of_model = || Claim::of_model(model_shape(&plan.config, &model));
     let planned = plan.cells.with_ids().find(|(_, of)| of.id == cell);
@@ -60,6 +64,7 @@ pub fn claim_for(plan: &Plan, cell: &str) -> Claims {
     Claims {
         job: prepared.map_or_else(of_model, |prepared| Claim::of(prepared.job())),
         platform: platform.to_string(),
+        framework: framework.to_string(),
         vendor: plan.config.vendor(&platform),
         model: model.to_string(),
         statistics: Statistics {
@@ -125,7 +130,8 @@ impl ImportedRun {
             contradicted = labels_against(&claim, &labels);
         }
         old.claim(&mut claim);
-        let other_platform = other_platform(&old, claims);
+        let other_platform =
+            other_platform(&old, claims).or_else(|| other_framework(&old.trace.format, claims));
         let outcome = match &old.trace.failure {
             None => RunOutcome::Ok,
             Some(failure) => RunOutcome::Failed {
@@ -149,7 +155,27 @@ impl ImportedRun {
             let detail = format!("the log says {asked} iterations and ends at {last}");
             findings.push(anomaly(ENDS_EARLY, detail));
         }
-        let mut result = RunResult::of_claim(old.trace, &claim, facts, complete);
+        let is_counted_alike = ["megatron", "primus", "torchtitan"].contains(&&*old.trace.format);
+        let unnamed = (is_guess && is_counted_alike).then(|| {
+            let mut claim = Claim::of_model(None);
+            old.claim(&mut claim);
+            (claim, old.trace.clone())
+        });
+        let mut result = RunResult::of_claim(old.trace, &claim, facts.clone(), complete);
+        // These trainers' counts of FLOPs are known to a thousandth, so one that is only near shows another model.
+        let of_flops = result.attestation.fields.iter().find(|field| {
+            field.field == "flops_per_token_from_rate"
+                && field.status != AttestationStatus::Attested
+        });
+        let how = of_flops.and_then(|field| field.arithmetic.clone());
+        if let Some(((unnamed, trace), how)) = unnamed.zip(how) {
+            let model = &claims.model;
+            let detail = format!(
+                "the log's FLOPs are not those of config.yaml's `{model}`, which its file is named after: {how}. No model is claimed"
+            );
+            findings.push(anomaly("not_the_model_of_its_name", detail));
+            result = RunResult::of_claim(trace, &unnamed, facts, complete);
+        }
         result.attestation.contradict(contradicted);
         result.repeats_planned = old.repeats_planned;
         result.workload.step_time_source =
@@ -177,6 +203,22 @@ impl ImportedRun {
             train_key: old.train_key,
         }
     }
+}
+
+/// Formats of logs that only these frameworks write.
+const WRITTEN_BY: [(&str, &[&str]); 3] = [
+    ("primus", &["prim"]),
+    ("nemo", &["nemo"]),
+    ("torchtitan", &["titan", "prim"]),
+];
+
+/// Whose log it is, where the cell is of another framework that tprimat ships.
+fn other_framework(format: &str, claims: &Claims) -> Option<String> {
+    let (_, writers) = WRITTEN_BY.iter().find(|(of, _)| *of == format)?;
+    let cell = framework_named(&claims.framework).filter(|id| !writers.contains(id))?;
+    Some(format!(
+        "the log is in {format}'s format, the cell's framework is `{cell}`"
+    ))
 }
 
 /// What a file says of its platform or device that is of another vendor than the cell's platform.

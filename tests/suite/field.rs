@@ -176,10 +176,7 @@ fn no_verdict_hides_what_two_logs_state() {
         ),
         (
             json!({"tensor_model_parallel_size": 2, "data_parallel_size": 8}),
-            &[
-                "not counted",
-                "TP 2 × DP 8 = 16, and the log states 8 devices",
-            ],
+            &["not counted", "TP 2 × DP 8 = 16, and num_gpus is 8"],
         ),
         (
             json!({"seconds": 12_270.0}),

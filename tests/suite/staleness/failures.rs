@@ -258,9 +258,8 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
     let plan = project.plan(&[]);
     let reason = |repeat: u32| plan[&format!("train {SMALL}#{repeat}")].reason.as_str();
     assert!(
-        reason(1).contains(
-            "failed (twice in the same way: exit 1: ValueError: heads must divide)"
-        ) && reason(1).contains("--force=failed"),
+        reason(1).contains("failed (twice in the same way: exit 1: ValueError: heads must divide)")
+            && reason(1).contains("--force=failed"),
         "{}",
         reason(1)
     );
@@ -292,10 +291,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
 /// A crash without a word and an exit code come again as an exception does.
 #[test]
 fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
-    for (ends, status) in [
-        ("kill -SEGV $$", "crash: signal 11"),
-        ("exit 3", "exit 3"),
-    ] {
+    for (ends, status) in [("kill -SEGV $$", "crash: signal 11"), ("exit 3", "exit 3")] {
         let project = one_at_a_time();
         let mood = format!("if [[ $vocab == 32 ]]; then echo step $RANDOM; {ends}; fi");
         project

@@ -212,7 +212,12 @@ pub(super) fn of_convergence(
 fn is_one_loss(a: &Candidate<'_>, b: &Candidate<'_>, settings: &CompareSettings) -> bool {
     let forbids =
         |d: &FieldDifference| d.tier == Tier::Convergence && !settings.across.contains(&d.field);
-    a.group == b.group && !has_difference(&a.contract, &b.contract, forbids)
+    // Nobody knows what an imported run was trained on, unless its log says so.
+    let is_open =
+        |of: &Candidate<'_>| !of.cell.imported.is_empty() && of.contract.get("data").is_none();
+    let may_be_other =
+        !settings.across.iter().any(|field| field == "data") && (is_open(a) || is_open(b));
+    a.group == b.group && !may_be_other && !has_difference(&a.contract, &b.contract, forbids)
 }
 
 /// The settings that losses depend on, and in which cells differ that are told apart by the axes of

@@ -497,6 +497,7 @@ impl CrossChecks {
             (Some(batch), Some(length)) => (batch, length),
             (Some(batch), None) => {
                 let Some(length) = round_length(tokens / batch as f64) else {
+                    self.tokens_per_step = Some(tokens.round() as u64);
                     return;
                 };
                 self.derived.push(("seq_length", json!(length)));
@@ -666,9 +667,11 @@ fn judged(agrees: bool) -> AttestationStatus {
     }
 }
 
-/// A sequence length that people choose, if `tokens` is one.
+/// A sequence length that people choose, if `tokens` is one: at most 7 times a power of two. Every large number is near some
+/// multiple of 64, so that would show nothing.
 fn round_length(tokens: f64) -> Option<u64> {
-    let round = (tokens / 64.0).round() * 64.0;
+    let unit = (tokens / 8.0).log2().ceil().exp2().max(64.0);
+    let round = (tokens / unit).round() * unit;
     (round >= 64.0 && (tokens / round - 1.0).abs() <= TOKENS_TOLERANCE / 2.0)
         .then_some(round as u64)
 }

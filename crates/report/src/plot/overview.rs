@@ -2,6 +2,10 @@
 
 use tprimat_numbers::figures::{rate_unit, sweeps};
 
+use tprimat_base::words::plain::counted;
+
+use crate::headline::SpeedVerdict;
+
 use super::{
     canvas::Canvas,
     cells::Shown,
@@ -13,7 +17,20 @@ pub fn overview(shown: &Shown) -> Result<Canvas, String> {
     let found = sweeps(shown.all, shown.judged());
     let workloads = shown.bar_workloads();
     let bars = (workloads > 0).then(|| BARS.to_owned());
-    let subtitle: Vec<String> = sweep::caption(&found).into_iter().chain(bars).collect();
+    let open = shown
+        .all
+        .speedups
+        .iter()
+        .filter(|speedup| SpeedVerdict::of(speedup) == SpeedVerdict::NotAssessed);
+    let (open, all) = (open.count(), shown.all.speedups.len());
+    let open = (open > 0 && workloads > 0).then(|| {
+        format!(
+            "No verdict on {open} of {}: the report says why.",
+            counted(all, "ratio")
+        )
+    });
+    let subtitle = sweep::caption(&found).into_iter().chain(bars).chain(open);
+    let subtitle: Vec<String> = subtitle.collect();
     let title = format!("Training throughput, {}", rate_unit(shown.rows()));
     let mut canvas = shown.titled(&title, &subtitle.join(" "), workloads);
     sweep::rates(&mut canvas, shown.all, &found);

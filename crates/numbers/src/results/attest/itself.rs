@@ -5,7 +5,7 @@ use serde_json::Value;
 use tprimat_base::words::plain::counted;
 use tprimat_logs::Trace;
 
-use super::{AttestationStatus, FieldAttestation, padding_parameters};
+use super::{AttestationStatus, FieldAttestation, padding_parameters, stated_count};
 use crate::results::{
     Claim, count_parameters,
     parameters::{self, same_size},
@@ -26,7 +26,7 @@ pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestati
     let counts = [
         restated_parameters(trace),
         parameters(trace, claim),
-        degrees(trace),
+        degrees(trace, claim),
         experts_by_ranks(trace),
         micro_batches(trace),
         nodes(trace),
@@ -187,16 +187,17 @@ fn count(trace: &Trace, name: &str) -> Option<u64> {
 }
 
 /// The degrees of parallelism, whose product is the number of devices. A degree that is not stated may
-/// be any.
-fn degrees(trace: &Trace) -> Option<FieldAttestation> {
+/// be any. Those of a result file are its labels.
+fn degrees(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     const DEGREES: [(&str, &str); 4] = [
         ("tensor_model_parallel_size", "TP"),
         ("pipeline_model_parallel_size", "PP"),
         ("context_parallel_size", "CP"),
         ("data_parallel_size", "DP"),
     ];
-    let devices = count(trace, "num_gpus").filter(|n| *n > 0)?;
-    let stated = DEGREES.map(|(field, name)| Some((name, count(trace, field)?)));
+    let count = |name: &str| stated_count(trace, claim, name);
+    let devices = count("num_gpus").filter(|n| *n > 0)?;
+    let stated = DEGREES.map(|(field, name)| Some((name, count(field)?)));
     let is_whole = stated.iter().all(Option::is_some);
     let stated: Vec<(&str, u64)> = stated.into_iter().flatten().collect();
     let product = stated
@@ -206,10 +207,7 @@ fn degrees(trace: &Trace) -> Option<FieldAttestation> {
     (!fits).then(|| {
         let factors = stated.iter().map(|(name, n)| format!("{name} {n}"));
         let factors = factors.collect::<Vec<_>>().join(" × ");
-        let text = format!(
-            "{factors} = {product}, and the log states {}",
-            counted(devices as usize, "device")
-        );
+        let text = format!("{factors} = {product}, and num_gpus is {devices}");
         contradicted("degree_product", None, product.into(), text)
     })
 }
