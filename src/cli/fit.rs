@@ -14,7 +14,7 @@ use crate::{
     error::{Result, exit},
     plan::{
         Plan,
-        fit::{self, MemoryFit, gib},
+        fit::{self, Memory, MemoryFit, gib},
     },
 };
 
@@ -97,8 +97,9 @@ fn verdict(fit: &MemoryFit) -> String {
     match (fit.verdict, fit.device_bytes, &fit.capacity, fit.ratio) {
         (Some(verdict), Some(needed), Some(capacity), Some(ratio)) => {
             format!(
-                "{:<12}  {} of {} ({:.0} %)",
+                "{:<12}  {}{} of {} ({:.0} %)",
                 verdict.words(),
+                at_most(fit),
                 gib(needed),
                 gib(capacity.bytes),
                 100.0 * ratio
@@ -106,8 +107,9 @@ fn verdict(fit: &MemoryFit) -> String {
         }
         (_, Some(needed), ..) => {
             format!(
-                "{:<12}  {}; {}",
+                "{:<12}  {}{}; {}",
                 "not known",
+                at_most(fit),
                 gib(needed),
                 fit.unknown.as_deref().unwrap_or("")
             )
@@ -117,6 +119,14 @@ fn verdict(fit: &MemoryFit) -> String {
             "not known",
             fit.unknown.as_deref().unwrap_or("")
         ),
+    }
+}
+
+/// Stands before a figure that is an upper bound.
+fn at_most(fit: &MemoryFit) -> &'static str {
+    match fit.memory.as_ref().is_some_and(Memory::is_upper_bound) {
+        true => "at most ",
+        false => "",
     }
 }
 

@@ -478,7 +478,7 @@ impl Import<'_> {
         if let (Some(differs), false) = (&run.other_platform, self.other_platform) {
             return refused(
                 format!("{} is not imported into `{cell}`: {differs}", unit.name),
-                "name a cell of that platform; --other-platform imports it anyway, without a rate",
+                "name a cell of that platform and framework; --other-platform imports it anyway, without a rate",
             );
         }
         let asked = &self.plan.asked;

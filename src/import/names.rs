@@ -177,12 +177,21 @@ const FAMILIES: [&str; 9] = [
     "llama", "qwen", "mixtral", "mistral", "deepseek", "gemma", "gptoss", "gpt2", "nemotron",
 ];
 
-/// A model by its family, with the words for its version and size: `llama3.1_8B` is `llama3-1-8b`.
+/// A model by its family, with the words for its version and size: `llama3.1_8B` is `llama3-1-8b`. LLaMA-Factory and
+/// llama-recipes are trainers.
 fn model_of_family(words: &[&str]) -> Option<(String, usize, usize)> {
-    let is_family = |word: &&str| FAMILIES.iter().any(|family| word.starts_with(family));
-    let from = words.iter().position(is_family)?;
-    let is_size = |word: &&&str| word.starts_with(|c: char| c.is_ascii_digit());
-    let sizes = words[from + 1..].iter().take_while(is_size).count();
+    static VERSION: LazyLock<Regex> = LazyLock::new(|| {
+        let families = FAMILIES.join("|");
+        Regex::new(&format!(r"^(?:{families})(?:v?\d\w*)?$")).expect("a literal")
+    });
+    static SIZE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^(?:\d{1,2}|[\dx]+[bm])$").expect("a literal"));
+    let from = words.iter().position(|word| VERSION.is_match(word))?;
+    let behind = &words[from + 1..];
+    if matches!(behind.first(), Some(&("factory" | "recipes" | "cookbook"))) {
+        return None;
+    }
+    let sizes = behind.iter().take_while(|word| SIZE.is_match(word)).count();
     let to = from + 1 + sizes;
     let plain = |word: &&str| word.chars().filter(|c| c.is_alphanumeric()).collect();
     let parts: Vec<String> = words[from..to].iter().map(plain).collect();
@@ -287,6 +296,14 @@ models:
             (
                 "train_nvd_nemo_mixtral_8x7B_c4.json",
                 "nvd/nemo/mixtral-8x7b/imported@file=c4",
+            ),
+            (
+                "llamafactory-stall.log",
+                "unknown/unknown/unknown/imported@file=llamafactory-stall",
+            ),
+            (
+                "titan-deepseekv3-16gpu-2025.log",
+                "unknown/titan/deepseekv3/imported@file=16gpu-2025",
             ),
         ] {
             assert_eq!(guess(name, &config()).cell(), cell, "{name}");

@@ -215,7 +215,9 @@ const WRITTEN_BY: [(&str, &[&str]); 3] = [
 /// Whose log it is, where the cell is of another framework that tprimat ships.
 fn other_framework(format: &str, claims: &Claims) -> Option<String> {
     let (_, writers) = WRITTEN_BY.iter().find(|(of, _)| *of == format)?;
-    let cell = framework_named(&claims.framework).filter(|id| !writers.contains(id))?;
+    // A command of the user's own may start any of them.
+    let is_other = |id: &&str| *id != "cmd" && !writers.contains(id);
+    let cell = framework_named(&claims.framework).filter(is_other)?;
     Some(format!(
         "the log is in {format}'s format, the cell's framework is `{cell}`"
     ))

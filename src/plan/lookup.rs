@@ -1,7 +1,7 @@
 //! What a plan is asked: which cell a name means, what a cell runs, where its matrix is from.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError},
 };
@@ -236,6 +236,52 @@ impl Plan {
         first.framework.keys().find(is_varied).map(String::as_str)
     }
 
+    /// The option of an own command that has several formats in the matrix, where all its cells have one precision: tables would
+    /// call them by that one.
+    fn format_of_options(&self, framework: &str) -> Option<Problem> {
+        const NAMES: [&str; 5] = [
+            "dtype",
+            "torch_dtype",
+            "precision",
+            "mixed_precision",
+            "amp_dtype",
+        ];
+        const FORMATS: [&str; 8] = [
+            "bf16", "bfloat16", "fp16", "float16", "fp32", "float32", "fp8", "tf32",
+        ];
+        let cells = self.matrix.cells.with_ids();
+        let of = cells.filter(|(_, of)| &*of.framework == framework);
+        let jobs: Vec<_> = of
+            .filter_map(|(cell, _)| Some(self.prepared(cell)?.job()))
+            .collect();
+        let precision = &jobs.first()?.precision;
+        if jobs.iter().any(|job| job.precision != *precision) {
+            return None;
+        }
+        let values = |name: &str| -> BTreeSet<&str> {
+            let values = jobs
+                .iter()
+                .filter_map(|job| job.framework.get(name)?.as_str());
+            values.collect()
+        };
+        let is_format = |name: &&&str| {
+            let values = values(name);
+            values.len() > 1 && values.iter().all(|value| FORMATS.contains(value))
+        };
+        let name = NAMES.iter().find(is_format)?;
+        let list = Vec::from_iter(values(name)).join(", ");
+        let message = format!(
+            "`frameworks.{framework}.{name}` is {list} in the matrix, and the tables would call every cell {precision}"
+        );
+        let problem = self
+            .config
+            .problem_at("training.precision.default", message, "of all cells");
+        Some(problem.help(format!(
+            "vary `training.precision.default` instead, and hand it over: `{{{{ precision }}}}`, or \
+             `{{{{ 'bfloat16' if precision == 'bf16' else 'float32' }}}}`"
+        )))
+    }
+
     /// Recipes and commands of the user's own whose cells can have no rate: their lines have neither a
     /// time nor a rate, or what the matrix varies does not reach them, and no line states a setting.
     pub fn recipes_without_rate(&self) -> Result<()> {
@@ -274,6 +320,11 @@ impl Plan {
             }
             if !is_own(recipe) || states(&["effective_"]) {
                 continue;
+            }
+            if let Some(format) = self.format_of_options(&of.framework)
+                && !problems.contains(&format)
+            {
+                problems.push(format);
             }
             let lost = self.unreached(cell);
             let Some(first) = lost.iter().find(|lost| lost.is_of_speed) else {

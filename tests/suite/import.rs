@@ -466,6 +466,7 @@ pub(crate) fn consistent(platform: &str, batch: u64, times: &[f64]) -> String {
     file["platform"] = platform.into();
     if platform == "nvd" {
         file["gpu_info"]["device_name"] = "NVIDIA H200".into();
+        file["gpu_info"]["total_memory_gb"].take();
     }
     file["gpu_info"]["gpu_cores"].take();
     file.to_string()

@@ -244,6 +244,7 @@ fn a_result_file_in_a_cell_of_the_matrix_is_held_against_its_job() {
     assert!(!import(&project, CELL, "a.json").contains("CONTRADICTED"));
     let mut file: Value = serde_json::from_str(&relabelled(4, 250.0)).unwrap();
     file["training_config"]["max_steps"] = 500.into();
+    file["training_config"]["num_gpus"] = 2.into();
     file["parallelism_config"] = json!({ "pipeline_model_parallel_size": 2 });
     project.write("other.json", &file.to_string());
     let first = format!("{CELL}#1");

@@ -94,13 +94,31 @@ impl Goal for Ratios {
     ) -> Result<BTreeSet<CellId>> {
         let engine = session.engine(&Overrides::default());
         let statuses = engine.evaluate_all()?;
-        let seeds = reading::cell_seeds(&engine, &statuses, reading::FigureScope::Everything)?;
         let settings = CompareConfig::of(&session.plan);
-        let comparison =
-            derived::compare_cells(seeds, &settings, &session.cache, output::leave_out)?;
+        let cells = &session.plan.cells;
+        let compared = |is_shown: &dyn Fn(CellId) -> bool| -> Result<Comparison> {
+            let seeds = reading::cell_seeds(&engine, &statuses, reading::FigureScope::Everything)?;
+            let shown = seeds.into_with_ids().filter(|(cell, _)| is_shown(*cell));
+            let shown = shown.map(|(_, seed)| seed);
+            derived::compare_cells(shown, &settings, &session.cache, output::leave_out)
+        };
+        let mut comparison = compared(&|_| true)?;
+        let is_selected = |name: &str| cells.iter().any(|cell| cell.selected && cell.id == name);
+        let has_pair = |of: &Comparison| {
+            let (decided, _) = figures::decided(of, self.margin);
+            decided
+                .iter()
+                .any(|pair| is_selected(&pair.a) && is_selected(&pair.b))
+        };
+        // Of cells that are all selected without the baseline of their table, the first is the baseline.
+        if !has_pair(&comparison) {
+            let alone = compared(&|cell| cells[cell].selected)?;
+            if has_pair(&alone) {
+                comparison = alone;
+            }
+        }
         (self.decided, self.family) = figures::decided(&comparison, self.margin);
         self.comparison = Some(comparison);
-        let cells = &session.plan.cells;
         let of_name = |name: &str| cells.with_ids().find(|(_, cell)| cell.id == name);
         let mut all = BTreeSet::new();
         let selected = cells.iter().filter(|cell| cell.selected);

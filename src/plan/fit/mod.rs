@@ -47,6 +47,18 @@ pub struct Memory {
     pub is_checked: bool,
 }
 
+impl Memory {
+    /// Does the trainer need less than this?
+    #[must_use]
+    pub fn is_upper_bound(&self) -> bool {
+        let mut all = self.assumptions.iter();
+        all.any(|assumption| assumption.ends_with(UPPER_BOUND))
+    }
+}
+
+/// How an assumption ends by which a figure is more than what is needed.
+const UPPER_BOUND: &str = "which is an upper bound";
+
 /// A moment of a step: its name, and what is allocated in bytes.
 struct Phase {
     name: &'static str,

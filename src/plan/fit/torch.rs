@@ -454,7 +454,9 @@ fn sharded(job: &Job, s: &Sizes, keeps_whole: bool, assumptions: &mut Vec<String
     } else {
         "gradients are reduced to shards after each micro-step".to_owned()
     });
-    let layer = s.layer_parameters();
+    // A rank gathers the experts that are its own.
+    let ep = job.parallelism.expert_model_parallel_size.max(1) as f64;
+    let layer = s.layer_parameters() - s.experts * (1.0 - 1.0 / ep);
     let gathered = if s.dp > 1.0 { 2.0 * layer } else { 0.0 };
     let ends = (
         "gathered embedding, head and final norm, bf16",

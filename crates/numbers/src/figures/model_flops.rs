@@ -3,7 +3,7 @@
 
 use crate::results::{
     ContractField, FlopsPerToken, Reason,
-    settings::{TASK, is_in_table, is_off, show},
+    settings::{LORA_RANK, TASK, is_in_table, is_off, show},
     unlisted::other_flops,
     work::ALL_PARAMETERS,
 };
@@ -37,7 +37,14 @@ pub(super) fn flops_not_known() -> Reason {
 /// Why a setting takes a part of the model's work away.
 fn why_other(summary: &Summary, field: &ContractField) -> Option<&'static str> {
     let (name, value) = (&*field.field, &field.value);
-    if name == "attention_mask" {
+    if name == "reset_attention_mask" {
+        return (!is_off(value)).then_some("no token attends to another document");
+    }
+    if name == TASK {
+        let has_rank = summary.contract.get(LORA_RANK).is_some();
+        return (value == "lora" && !has_rank).then_some("only adapters are trained");
+    }
+    if ["attention_mask", "attn_mask_type"].contains(&name) {
         let word = value.as_str()?;
         let is_whole = is_off(value) || WHOLE_MASKS.contains(&word);
         return (!is_whole).then_some("a token does not attend to all before it");

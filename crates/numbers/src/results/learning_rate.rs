@@ -41,6 +41,17 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         status: AttestationStatus::NotStated,
         arithmetic: Some(rates.clone()),
     };
+    let asked = claim.job.optimizer.learning_rate;
+    let is_claimed = claim.covers("learning_rate") && !claim.unwritten.contains("learning_rate");
+    // Also where nobody knows of which step a line is: no schedule goes above its peak.
+    if is_claimed && asked > 0.0 && peak > asked * (1.0 + TOLERANCE) {
+        field.declared = Some(json!({ "peak": asked }));
+        field.status = AttestationStatus::Contradicted;
+        field.arithmetic = Some(format!(
+            "the log has a learning rate of {peak:.3e}, and {asked:.3e} at most was asked for"
+        ));
+        return Some(field);
+    }
     if trace.steps_assumed {
         return Some(field);
     }
@@ -272,9 +283,25 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_above_the_peak_contradicts_also_where_steps_are_not_known() {
+        let (mut trace, claim) = run(|s| 1e-3 * (41 - s) as f64 / 40.0);
+        trace.steps_assumed = true;
+        assert_eq!(
+            check(&trace, &claim, 1).unwrap().status,
+            AttestationStatus::Contradicted
+        );
+        let (mut trace, claim) = run(|s| 3e-4 * (41 - s) as f64 / 40.0);
+        trace.steps_assumed = true;
+        assert_eq!(
+            check(&trace, &claim, 1).unwrap().status,
+            AttestationStatus::NotStated
+        );
+    }
+
+    #[test]
     fn where_no_schedule_is_claimed_the_rates_are_only_told() {
         let (trace, mut claim) = run(|s| s as f64);
-        claim.fields = Some(["learning_rate".to_owned()].into());
+        claim.fields = Some(["train_iters".to_owned()].into());
         let field = check(&trace, &claim, 1).unwrap();
         assert_eq!(
             (field.status, &field.declared),
