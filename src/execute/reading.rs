@@ -64,7 +64,9 @@ pub fn cell_seeds(
                 .collect();
             let summary = summary(engine, cell, &results).disclosing(dropped);
             seed.stand_in(derived::own_input(engine, cell), summary, standing);
-        } else if !seed.is_imported() && !has_figures {
+        } else if !has_figures && (!seed.is_imported() || reach == FigureScope::Everything) {
+            // What was imported stands for a cell only where nothing was measured, also not before its
+            // configuration changed.
             let past = past.get_or_insert_with(|| PastMeasurements::of(engine.cache, engine.plan));
             let Some(found) = past.of_cell(engine, statuses, cell)? else {
                 continue;

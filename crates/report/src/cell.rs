@@ -185,9 +185,11 @@ fn step_time(row: &Row) -> String {
         (Some(sd), Some(cv)) => format!(", sd {} (cv {})", seconds(sd), percent(cv)),
         _ => String::new(),
     };
-    let [mean, median, p95] =
-        [time.mean_seconds, time.median_seconds, time.p95_seconds].map(seconds);
-    format!("mean {mean}, median {median}, p95 {p95}{spread}")
+    let mean = seconds(time.mean_seconds);
+    let of_steps = time.median_seconds.zip(time.p95_seconds);
+    let of_steps =
+        of_steps.map(|(median, p95)| format!(", median {}, p95 {}", seconds(median), seconds(p95)));
+    format!("mean {mean}{}{spread}", of_steps.unwrap_or_default())
 }
 
 /// Who says what the cell trained.

@@ -409,11 +409,14 @@ fn all_rounds(goal: &Ratios, of_round: usize, most: usize, prices: &Prices) -> S
         _ => None,
     });
     let usual = match more.max() {
-        Some(rounds) => format!(
-            "about {} if the runs go on like those that are there ({})",
-            counted(rounds, "round"),
-            takes((rounds * of_round).min(most))
-        ),
+        Some(rounds) => {
+            let takes = match rounds * of_round <= most {
+                true => takes(rounds * of_round),
+                false => "more than may be made".to_owned(),
+            };
+            let rounds = counted(rounds, "round");
+            format!("about {rounds} if the runs go on like those that are there ({takes})")
+        }
         None => {
             let [same, differ] = figures::usual_rounds(goal.margin, goal.family);
             let of = |rounds: Option<usize>| {

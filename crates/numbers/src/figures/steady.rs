@@ -162,8 +162,8 @@ pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Stea
             .fold(0, |sum, t| sum.saturating_add(t.weight)),
         step_time: StepTime {
             mean_seconds,
-            median_seconds: quantile(&times, 0.5).unwrap_or(mean_seconds),
-            p95_seconds: quantile(&times, 0.95).unwrap_or(mean_seconds),
+            median_seconds: quantile(&times, 0.5).filter(|_| times.len() > 1),
+            p95_seconds: quantile(&times, 0.95).filter(|_| times.len() > 1),
             sd_seconds,
             cv: sd_seconds.map(|sd| sd / mean_seconds),
         },

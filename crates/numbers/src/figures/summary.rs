@@ -89,8 +89,9 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepTime {
     pub mean_seconds: f64,
-    pub median_seconds: f64,
-    pub p95_seconds: f64,
+    /// Of single steps, as what follows; absent where the log has one time for all of them.
+    pub median_seconds: Option<f64>,
+    pub p95_seconds: Option<f64>,
     /// Spread of single steps within a repeat; absent with one step.
     pub sd_seconds: Option<f64>,
     /// sd ÷ mean.
@@ -573,20 +574,21 @@ fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
 
 /// Geometric means, as of rates: so a cell's step time is still its tokens divided by its rate.
 fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
-    let over = |f: fn(&StepTime) -> f64| {
-        geometric_mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>())
+    let over = |f: fn(&StepTime) -> Option<f64>| {
+        let all: Option<Vec<f64>> = steady.iter().map(|s| f(&s.step_time)).collect();
+        geometric_mean(&all?)
     };
     let spread: Option<Vec<f64>> = steady
         .iter()
         .map(|s| s.step_time.sd_seconds.map(|sd| sd * sd))
         .collect();
-    let mean_seconds = over(|t| t.mean_seconds)?;
+    let mean_seconds = over(|t| Some(t.mean_seconds))?;
     // Pooled: the mean of the variances.
     let sd_seconds = spread.and_then(|v| mean(&v)).map(f64::sqrt);
     Some(StepTime {
         mean_seconds,
-        median_seconds: over(|t| t.median_seconds)?,
-        p95_seconds: over(|t| t.p95_seconds)?,
+        median_seconds: over(|t| t.median_seconds),
+        p95_seconds: over(|t| t.p95_seconds),
         sd_seconds,
         cv: sd_seconds.map(|sd| sd / mean_seconds),
     })

@@ -551,6 +551,7 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             median_seconds: median,
             ..
         } = steady.step_time;
+        let median = median.unwrap_or(mean);
         let limit = outlier_limit(&times, median).unwrap_or(f64::INFINITY);
         let slow: Vec<&(u64, f64)> = timed
             .iter()
