@@ -5,7 +5,7 @@
 //! `raw_step_times` with a `software_stack` of cuda, rocm, nemo or prim. `fields.toml` has the names
 //! of their settings.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,6 +23,8 @@ use crate::{
 #[derive(Deserialize)]
 struct Fields {
     setting: Vec<Setting>,
+    /// The frameworks that alone write a format of logs, by its name.
+    writers: BTreeMap<String, Vec<String>>,
 }
 
 /// A setting that files label.
@@ -34,10 +36,9 @@ struct Setting {
     names: Vec<String>,
 }
 
-static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
-    let fields: Fields = toml::from_str(include_str!("fields.toml")).expect("a test reads it");
-    fields.setting
-});
+static FIELDS: LazyLock<Fields> =
+    LazyLock::new(|| toml::from_str(include_str!("fields.toml")).expect("a test reads it"));
+static SETTINGS: LazyLock<&[Setting]> = LazyLock::new(|| &FIELDS.setting);
 
 /// The degrees of parallelism: what each is called, and its label.
 const DEGREES: [(&str, &str); 4] = [
@@ -73,6 +74,11 @@ pub struct OldResult {
     pub step_time_source: Option<String>,
     /// The train key of the repeats, where tprimat published the file.
     pub train_key: Option<String>,
+}
+
+/// The frameworks that write logs of this format, where no others do.
+pub(super) fn writers_of(format: &str) -> Option<&'static [String]> {
+    FIELDS.writers.get(format).map(Vec::as_slice)
 }
 
 /// The settings that a file may label its run with.

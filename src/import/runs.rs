@@ -1,7 +1,7 @@
 //! Imports × what is claimed of their cell → results and a summary, as a build makes them of its
 //! own runs.
 
-use super::{Facts, Imports, OldResult, OnDamage, Recorded, listed, read};
+use super::{Facts, Imports, OldResult, OnDamage, Recorded, listed, read, result::writers_of};
 use crate::{
     cache::{Cache, SetAside, is_of_one_file},
     config::{framework_named, is_plain_name, vendor_named},
@@ -205,22 +205,12 @@ impl ImportedRun {
     }
 }
 
-/// Formats of logs that only these frameworks write.
-const WRITTEN_BY: [(&str, &[&str]); 3] = [
-    ("primus", &["prim"]),
-    ("nemo", &["nemo"]),
-    ("torchtitan", &["titan", "prim"]),
-];
-
 /// Whose log it is, where the cell is of another framework that tprimat ships.
 fn other_framework(format: &str, claims: &Claims) -> Option<String> {
-    let (_, writers) = WRITTEN_BY.iter().find(|(of, _)| *of == format)?;
-    // A command of the user's own may start any of them.
-    let is_other = |id: &&str| *id != "cmd" && !writers.contains(id);
-    let cell = framework_named(&claims.framework).filter(is_other)?;
-    Some(format!(
-        "the log is in {format}'s format, the cell's framework is `{cell}`"
-    ))
+    let cell = framework_named(&claims.framework)?;
+    let writers = writers_of(format)?;
+    let is_other = writers.iter().all(|writer| writer != cell);
+    is_other.then(|| format!("the log is in {format}'s format, the cell's framework is `{cell}`"))
 }
 
 /// What a file says of its platform or device that is of another vendor than the cell's platform.

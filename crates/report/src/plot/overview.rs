@@ -1,10 +1,7 @@
 //! The picture of the whole comparison: the rates of all cells, and who has none.
 
-use tprimat_numbers::figures::{rate_unit, sweeps};
-
 use tprimat_base::words::plain::counted;
-
-use crate::headline::SpeedVerdict;
+use tprimat_numbers::figures::{rate_unit, sweeps};
 
 use super::{
     canvas::Canvas,
@@ -17,12 +14,9 @@ pub fn overview(shown: &Shown) -> Result<Canvas, String> {
     let found = sweeps(shown.all, shown.judged());
     let workloads = shown.bar_workloads();
     let bars = (workloads > 0).then(|| BARS.to_owned());
-    let open = shown
-        .all
-        .speedups
-        .iter()
-        .filter(|speedup| SpeedVerdict::of(speedup) == SpeedVerdict::NotAssessed);
-    let (open, all) = (open.count(), shown.all.speedups.len());
+    let all = &shown.all.speedups;
+    let open = all.iter().filter(|speedup| speedup.significant.is_none());
+    let (open, all) = (open.count(), all.len());
     let open = (open > 0 && workloads > 0).then(|| {
         format!(
             "No verdict on {open} of {}: the report says why.",
