@@ -317,6 +317,8 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         if kind == Kind::Step {
+            // A process that has a line has drawn its first bars: later ones that go back are another's.
+            self.has_begun = false;
             self.take_restart(out);
             self.seconds_go_back(fields, out);
         }

@@ -113,6 +113,32 @@ fn steps_take_their_numbers_from_the_bars() {
     );
 }
 
+/// Behind the banner of the first process, its bar alone tells of the next one, which goes on with the step that comes next.
+#[test]
+fn a_bar_that_begins_anew_is_a_process_also_where_no_step_comes_again() {
+    let process = |from: u64, to: u64| -> String {
+        let line = |n: u64| {
+            let bar = format!(
+                "\r {n}%|#| {n}/60 [00:{:02}<01:00,  2.00s/it]",
+                2 * (n - from)
+            );
+            format!(
+                "{bar}\n{{'loss': {}.5, 'learning_rate': 1e-05, 'epoch': 0.{n:02}}}\n{bar}",
+                99 - n
+            )
+        };
+        let begin = "\n  0%|          | 0/60 [00:00<?, ?it/s]".to_owned();
+        begin + &(from..=to).map(line).collect::<String>()
+    };
+    let banner = "***** Running training *****\n  Total optimization steps = 60\n";
+    for from in [18, 21] {
+        let trace = parse(&(banner.to_owned() + &process(1, 20) + &process(from, 40)));
+        assert_eq!(trace.processes.len(), 2, "{from}: {:?}", trace.anomalies);
+        assert_eq!(trace.processes[1].first_step, Some(from));
+        assert_eq!(trace.steps.len(), 40);
+    }
+}
+
 #[test]
 fn without_bars_the_interval_or_the_epoch_decide() {
     let lines = "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n\n{'loss': 1.0, 'learning_rate': 1e-06, 'epoch': 0.26}\n";
