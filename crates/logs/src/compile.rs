@@ -10,7 +10,9 @@ use tprimat_base::words::did_you_mean;
 use super::{
     fields::{Field, PLAIN, known_names},
     format,
-    numbers::{grouped_number, setting, stated, suffixed_number, whole_text_number},
+    numbers::{
+        grouped_number, setting, stated, suffixed_number, thousands_behind, whole_text_number,
+    },
     places::pattern_of,
     table::{Conversion, LineTable, LogSection, Named},
     wild::Wild,
@@ -286,7 +288,9 @@ impl Target {
         } else {
             grouped_number(text).and_then(|(value, tail)| {
                 if conversion.units.is_empty() {
-                    return Some(value);
+                    let is_rate = || self.field.is_rate();
+                    let scale = thousands_behind(tail).filter(|_| is_rate());
+                    return Some(value * scale.unwrap_or(1.0));
                 }
                 let units = conversion.units.iter();
                 let fitting =

@@ -24,7 +24,7 @@ use super::{
     numbers::as_count,
     table::{About, Flag},
     trace::UNREADABLE_FIELD,
-    values::{Checks, once},
+    values::{Checks, batch_of_devices, once},
     wild::Wild,
 };
 
@@ -619,6 +619,7 @@ impl Reader for Engine {
         if let Some(percent) = self.table.section.implausible_percent {
             self.drop_implausible(percent, out);
         }
+        batch_of_devices(out);
     }
 }
 

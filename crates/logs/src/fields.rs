@@ -109,6 +109,15 @@ const WITH_NAMES: &[WithName] = &[
 ];
 
 impl Field {
+    /// Is it what is done in a second?
+    pub fn is_rate(&self) -> bool {
+        match self {
+            Self::TokensPerGpu => true,
+            Self::Other(name) | Self::Total(name) => name.contains("_per_second") || name == "tps",
+            _ => false,
+        }
+    }
+
     /// The field that a name stands for.
     pub fn named(name: &str) -> Option<Self> {
         if let Some((_, field)) = PLAIN.iter().find(|(known, _)| *known == name) {

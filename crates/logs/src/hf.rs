@@ -14,18 +14,18 @@ mod times;
 use tprimat_base::words::part;
 
 use super::{
-    RunningAverage, Step,
+    RunningAverage,
     builder::{Builder, MAX_STEPS},
+    dates,
     deepspeed::{Config, overflow},
     format::{Evidence, Reader},
     lines::Line,
-    numbers::as_count,
     process::{self, Said},
     tqdm::{Bar, bars, may_be_bar},
-    values::{clock, count_after, dictionary, has, once},
+    values::{clock, count_after, has, once},
 };
-use fields::{Fields, Kind, Table, classify, is_header, whole_number};
-use numbering::{Around, End, Line as Moment, Ranks, Redrawn, begins_late, rank_of};
+use fields::{Fields, Kind, Table, classify, dictionaries, is_header, whole_number};
+use numbering::{Around, End, Line as Moment, Previous, Ranks, Redrawn, begins_late, rank_of};
 use settings::Settings;
 use state::State;
 
@@ -55,7 +55,7 @@ pub struct HuggingFace {
     /// The total of the bar that was drawn first, and its newest count.
     length: Option<(u64, u64)>,
     /// A line whose step the next bar may tell, and the bar before it.
-    pending: Option<(Fields, Option<BarState>)>,
+    pending: Option<Pending>,
     previous: Option<Previous>,
     redrawn: Redrawn,
     ranks: Ranks,
@@ -68,9 +68,11 @@ pub struct HuggingFace {
     counted: bool,
     /// The last epoch, as a summary states it.
     last_epoch: Option<String>,
-    clock: Elapsed,
+    clock: times::Elapsed,
     /// Steps, and seconds since the beginning when they ended, by bars or by the lines.
     ends: Vec<(u64, f64)>,
+    /// The same by the dates of lines, since the first of them.
+    dated: times::Dated,
     /// A process has begun, and its bar may go back.
     has_begun: bool,
     /// Bars since one of training's length was drawn at 0 again.
@@ -85,20 +87,20 @@ pub struct HuggingFace {
     second_run: bool,
     /// The run goes on from an earlier one: its summary counts the earlier steps, and no time of theirs.
     goes_on: bool,
+    /// The last step of the earlier run, where the log says it.
+    resumed: Option<u64>,
+}
+
+struct Pending {
+    fields: Fields,
+    before: Option<BarState>,
+    date: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
 struct BarState {
     count: u64,
     seconds_per_iteration: Option<f64>,
-}
-
-/// The newest line of a step.
-struct Previous {
-    fields: Fields,
-    rank: Option<u64>,
-    /// The step that the bar showed.
-    bar: Option<u64>,
 }
 
 /// Bars that began anew at 0 behind a line of training: those of a process that goes on from a checkpoint, or of an evaluation
@@ -132,14 +134,6 @@ impl Anew {
     fn first_step(&self, total: Option<u64>) -> Option<u64> {
         self.first.filter(|_| Some(self.newest) != total)
     }
-}
-
-/// A cumulative time and token count, of which differences are taken.
-#[derive(Default)]
-struct Elapsed {
-    at: Option<(u64, f64)>,
-    tokens: Option<(u64, f64)>,
-    gap: Option<u64>,
 }
 
 impl Reader for HuggingFace {
@@ -204,13 +198,12 @@ impl Reader for HuggingFace {
             self.goes_on = true;
             out.notes.add("begins_late", || what);
         }
-        if !self.second_run && !self.goes_on {
-            // A bar that was not drawn to its end is of a run that stopped before it.
-            let drawn = self.bar.map(|bar| bar.count);
-            if drawn.is_none() && self.settings.total_steps.is_none() {
-                times::asked_for(out);
-            }
-            times::of_whole_run(drawn.or(self.settings.total_steps), drawn.is_some(), out);
+        if !self.second_run {
+            self.whole_run(out);
+            let last = out.trace.steps.last().map(|step| step.step);
+            let done = self.bar.map(|bar| bar.count).max(last);
+            let mean = done.and_then(|done| self.settings.mean_batch(done, out));
+            times::fewer_sequences(mean, out);
         }
         out.trace.clock.take_if(|clock| clock.ends.is_empty());
         self.state.end(out);
@@ -218,6 +211,28 @@ impl Reader for HuggingFace {
 }
 
 impl HuggingFace {
+    /// What the summary at the end says of the speed of the whole run.
+    fn whole_run(&self, out: &mut Builder) {
+        let after = match (self.goes_on, self.resumed) {
+            (false, _) => 0,
+            (true, Some(after)) => after,
+            // It is not known how many of the steps are its own.
+            (true, None) => return,
+        };
+        if self.bar.is_none() && self.settings.total_steps.is_none() {
+            times::asked_for(out);
+        }
+        times::of_whole_run(after, self.done(out), self.bar.is_some(), out);
+    }
+
+    /// A bar that was not drawn to its end is of a run that stopped before it.
+    fn done(&self, out: &Builder) -> times::Done {
+        let drawn = self.bar.map(|bar| bar.count);
+        let epoch = self.last_epoch.as_deref();
+        let by_epoch = epoch.and_then(|epoch| self.settings.steps_of_epoch(epoch, out));
+        times::done(drawn.or(self.settings.total_steps), by_epoch, out)
+    }
+
     /// A process begins, or says after which step it goes on.
     fn process(&mut self, text: &str, out: &mut Builder) {
         if has(text, "***** Running training *****") && self.last_step > 0 {
@@ -226,6 +241,7 @@ impl HuggingFace {
             self.has_begun = true;
             if let Said::After(step) = said {
                 self.goes_on |= step > 0;
+                self.resumed = Some(step).filter(|_| out.trace.steps.is_empty());
                 self.last_step = step;
             }
         }
@@ -236,7 +252,7 @@ impl HuggingFace {
         self.give(out);
         self.end_process(out);
         (self.bar, self.previous, self.gap) = (None, None, None);
-        (self.last_step, self.clock, self.ranks) = (0, Elapsed::default(), Ranks::default());
+        (self.last_step, self.clock, self.ranks) = (0, times::Elapsed::default(), Ranks::default());
         self.has_begun = false;
     }
 
@@ -302,8 +318,12 @@ impl HuggingFace {
             out.trace.steps_assumed |= counted;
             redrawn.end(out);
         }
-        let ends = std::mem::take(&mut self.ends);
-        times::of_bars(&ends, out);
+        let dated = std::mem::take(&mut self.dated).ends();
+        let mut ends = std::mem::take(&mut self.ends);
+        if ends.len() < 2 && !are_late {
+            ends = dated;
+        }
+        times::of_bars(&ends, self.done(out), out);
         times::derive(&ends, out);
     }
 
@@ -317,12 +337,15 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         if kind == Kind::Step {
+            // A process that has a line has drawn its first bars: later ones that go back are another's.
+            self.has_begun = false;
             self.take_restart(out);
             self.seconds_go_back(fields, out);
         }
         // The same line of another handler or rank.
         if self.previous.as_ref().is_some_and(|p| p.fields == *fields)
             || self.ranks.held.contains(fields)
+            || kind == Kind::Step && self.said_again(fields, out)
         {
             return;
         }
@@ -380,6 +403,22 @@ impl HuggingFace {
         }
     }
 
+    /// Is it the line before, as another handler prints it? What it says more is taken.
+    fn said_again(&mut self, fields: &Fields, out: &Builder) -> bool {
+        let Some(previous) = &mut self.previous else {
+            return false;
+        };
+        let is_again = previous.fields.is_said_again_by(fields);
+        if is_again {
+            previous.fields.add(fields);
+            if let Some(pending) = &mut self.pending {
+                pending.fields.add(fields);
+                pending.date = pending.date.or_else(|| dates::of(&out.beginning));
+            }
+        }
+        is_again
+    }
+
     fn begin(&mut self, fields: Fields, rank: Option<u64>, out: &mut Builder) {
         let has_number = fields.step().is_some();
         self.previous = Some(Previous {
@@ -387,7 +426,11 @@ impl HuggingFace {
             rank,
             bar: self.bar.map(|bar| bar.count),
         });
-        self.pending = Some((fields, self.bar));
+        self.pending = Some(Pending {
+            fields,
+            before: self.bar,
+            date: dates::of(&out.beginning),
+        });
         if has_number {
             self.resolve(None, out);
         }
@@ -509,7 +552,12 @@ impl HuggingFace {
 
     /// Gives the pending line its step number; `after` is the bar that is drawn behind it.
     fn resolve(&mut self, after: Option<BarState>, out: &mut Builder) {
-        let Some((fields, before)) = self.pending.take() else {
+        let Some(Pending {
+            fields,
+            before,
+            date,
+        }) = self.pending.take()
+        else {
             return;
         };
         let new = |n: &u64| *n > self.last_step;
@@ -564,6 +612,7 @@ impl HuggingFace {
             self.gap = Some(at - self.last_step);
         }
         let mut step = fields.to_step(at, &mut out.notes);
+        step.ended_at = date;
         if let Some(seconds) = bar.and_then(|b| b.seconds_per_iteration) {
             let average = RunningAverage {
                 step_time_seconds: Some(seconds),
@@ -576,6 +625,7 @@ impl HuggingFace {
             if let Some((seconds, _)) = fields.elapsed() {
                 self.ended(at, seconds);
             }
+            self.dated.ended(at, date);
         }
         self.last_step = self.last_step.max(at);
         if let Some(epoch) = fields
@@ -639,62 +689,4 @@ impl HuggingFace {
             out.total(key, value);
         }
     }
-}
-
-impl Elapsed {
-    /// Step time and tokens as differences of what the lines count since the beginning.
-    fn differences(&mut self, step: &mut Step, fields: &Fields, out: &mut Builder) {
-        if let Some(seen) = fields.tokens_seen() {
-            let (then, tokens) = self.tokens.unwrap_or((0, 0.0));
-            let steps = step.step.saturating_sub(then) as f64;
-            let each = (seen - tokens) / steps;
-            // The first line of a resumed run has the tokens of the run before in its total.
-            let whole_run = self.tokens.is_some() || step.step <= 1;
-            step.tokens = as_count(each.round()).filter(|n| *n > 0 && whole_run);
-            self.tokens = Some((step.step, seen));
-        }
-        let Some((now, resolution)) = fields.elapsed() else {
-            return;
-        };
-        let then = self.at.replace((step.step, now));
-        let Some((then_step, then)) = then.filter(|(s, _)| *s < step.step) else {
-            return;
-        };
-        let (steps, seconds) = (step.step - then_step, now - then);
-        let gap = *self.gap.get_or_insert(steps);
-        self.gap = Some(gap.min(steps));
-        // Over a hole in the log it would be the mean of more steps than the line stands for.
-        if steps <= gap && seconds >= 50.0 * resolution && seconds < 1e7 {
-            step.step_time_seconds = Some(seconds / steps as f64);
-            if !out.notes.has("step_time_derived") {
-                out.notes.add("step_time_derived", || {
-                    "step times are differences of the time since the beginning, evaluations included".to_owned()
-                });
-            }
-        }
-    }
-}
-
-type Pairs<'a> = Vec<(&'a str, &'a str)>;
-
-/// The flat dictionaries of a line: where each begins, its pairs, where it ends.
-fn dictionaries(line: &str) -> impl Iterator<Item = (usize, Pairs<'_>, usize)> {
-    let (mut at, mut tries) = (0, 0);
-    std::iter::from_fn(move || {
-        while tries < 8 {
-            let start = at + memchr::memchr(b'{', &line.as_bytes()[at..])?;
-            at = start + 1;
-            if !matches!(line.as_bytes().get(at), Some(b'\'' | b'"')) {
-                continue;
-            }
-            match dictionary(part(line, start..)) {
-                Some((pairs, left)) => {
-                    at = line.len() - left.len();
-                    return Some((start, pairs, at));
-                }
-                None => tries += 1,
-            }
-        }
-        None
-    })
 }

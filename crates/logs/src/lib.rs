@@ -77,6 +77,7 @@ pub use tfevents::{TfEvents, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::{
     ABSURD_STEP_TIME, Anomaly, CoarseClock, DeviceLine, Effective, Evaluation, Failure,
-    LOSS_STEPS_AVERAGED, MAX_REPORTS, MemoryFigure, MemoryReport, Process, RESTART, RunningAverage,
-    SECOND_RUN, Step, TelemetrySample, Trace, UNREADABLE, UnreadableLines, WHOLE_RUN,
+    LOSS_STEPS_AVERAGED, MAX_REPORTS, MEAN_BATCH, MemoryFigure, MemoryReport, PARTIAL_BATCHES,
+    Process, RESTART, RunningAverage, SECOND_RUN, Step, TelemetrySample, Trace, UNREADABLE,
+    UnreadableLines, WHOLE_RUN,
 };

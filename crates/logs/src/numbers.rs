@@ -103,7 +103,8 @@ pub fn grouped_number(text: &str) -> Option<(f64, &str)> {
     let (value, rest) = match thousands(digits) {
         None => number(digits)?,
         Some(end) => {
-            let plain = part(digits, ..end).replace(',', "") + part(digits, end..);
+            let plain = part(digits, ..end).replace(|c| !matches!(c, '+' | '-' | '0'..='9'), "");
+            let plain = plain + part(digits, end..);
             let (value, rest) = number(&plain)?;
             (value, part(digits, digits.len() - rest.len()..))
         }
@@ -126,11 +127,23 @@ fn thousands(text: &str) -> Option<usize> {
     }
     end += first;
     let mut is_grouped = false;
-    while bytes.get(end) == Some(&b',') && digits(end + 1) == 3 {
-        end += 4;
+    let mut separator = None;
+    while let Some(width) = between_groups(part(text, end..), &mut separator)
+        && digits(end + width) == 3
+    {
+        end += width + 3;
         is_grouped = true;
     }
     is_grouped.then_some(end)
+}
+
+/// What people write between thousands; of a number it is the same everywhere.
+const SEPARATORS: [char; 6] = [',', '\'', '\u{2019}', '\u{a0}', '\u{2009}', '\u{202f}'];
+
+/// How many bytes the separator has that `text` begins with, if it does.
+fn between_groups(text: &str, separator: &mut Option<char>) -> Option<usize> {
+    let first = text.chars().next().filter(|c| SEPARATORS.contains(c))?;
+    (*separator.get_or_insert(first) == first).then(|| first.len_utf8())
 }
 
 /// The count that `text` begins with, behind blanks, and what follows it.
@@ -143,8 +156,8 @@ pub fn count(text: &str) -> Option<(u64, &str)> {
 /// A text that is one number and nothing else, with or without commas between thousands.
 pub fn whole_text_number(text: &str) -> Option<f64> {
     let text = text.trim();
-    let plain = match text.contains(',') {
-        true => Cow::Owned(text.replace(',', "")),
+    let plain = match text.contains(SEPARATORS) && !text.starts_with(SEPARATORS) {
+        true => Cow::Owned(text.replace(SEPARATORS, "")),
         false => Cow::Borrowed(text),
     };
     let (value, rest) = number(&plain)?;
@@ -159,6 +172,18 @@ pub fn suffixed_number(text: &str) -> Option<f64> {
         None => (1e6, text.strip_suffix('M')?),
     };
     Some(whole_text_number(number)? * scale)
+}
+
+/// What a number is multiplied by that has such a letter right behind it, as in `12.3k tok/s`.
+pub fn thousands_behind(tail: &str) -> Option<f64> {
+    let mut letters = tail.chars();
+    let scale = match letters.next()? {
+        'k' | 'K' => 1e3,
+        'M' => 1e6,
+        _ => return None,
+    };
+    let is_word = letters.next().is_some_and(char::is_alphanumeric);
+    (!is_word).then_some(scale)
 }
 
 /// A finite value; `nan` and `inf` become a note of `kind` instead.
@@ -254,6 +279,23 @@ mod tests {
             assert_eq!(number(none), None, "{none}");
         }
         assert_eq!(whole_text_number("1,340"), Some(1340.0));
+        for text in [
+            "12,345",
+            "12'345",
+            "12\u{2019}345",
+            "12\u{a0}345",
+            "12\u{2009}345",
+            "12\u{202f}345",
+        ] {
+            assert_eq!(whole_text_number(text), Some(12_345.0), "{text}");
+            assert_eq!(
+                grouped_number(&format!("{text}.5 x")),
+                Some((12_345.5, " x")),
+                "{text}"
+            );
+        }
+        assert_eq!(grouped_number("'345', "), Some((345.0, ", ")));
+        assert_eq!(grouped_number("12,345'678"), Some((12_345.0, "'678")));
         assert_eq!(whole_text_number("1,340 W"), None);
         assert_eq!(count(" 12/30"), Some((12, "/30")));
         assert_eq!(count("99999999999999999999"), None);

@@ -2,8 +2,8 @@
 
 use super::fields::Field;
 
-/// A number as trainers print it: `0.48`, `12,345`, `3e-4`, `41.2k`, `nan`.
-const NUMBER: &str = r"[-+]?(?:\.?\d(?:[\d.,]*\d)?(?:[eE][-+]?\d+)?[kKM]?|(?i:nan|inf(?:inity)?))";
+/// A number as trainers print it: `0.48`, `12,345`, `12'345`, `3e-4`, `41.2k`, `nan`.
+const NUMBER: &str = r"[-+]?(?:\.?\d(?:[\d.,]*\d|['\x{2019}\x{a0}\x{2009}\x{202f}]\d{3})*(?:[eE][-+]?\d+)?[kKM]?|(?i:nan|inf(?:inity)?))";
 
 /// The pattern that such a line stands for; a text that is a pattern already comes back as it is.
 ///

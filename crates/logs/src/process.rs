@@ -138,6 +138,8 @@ pub struct Processes {
     others: BTreeSet<String>,
     /// A setting that the process that begins states otherwise than the one before.
     differs: Option<String>,
+    /// A step before which the log stood still and whose time is yet to come, and its line.
+    late: Option<(u64, u64)>,
     is_over: bool,
 }
 
@@ -159,6 +161,8 @@ const MOST_BACK: usize = 4096;
 const LEAST_BACK: usize = 3;
 /// A step that takes this many times as long as it took before was the first one of a process.
 const SLOW_START: f64 = 1.5;
+/// Of a mean over several steps so many usual ones are too much.
+const SLOW_START_STEPS: f64 = 2.0;
 /// A log that stood still for this many times its usual pace before a step that is known goes on with another process.
 const STILL: f64 = 10.0;
 /// Steps that differ by this factor from those before are no other rank's.
@@ -289,6 +293,10 @@ impl Builder {
             }
             return;
         }
+        if self.completes(&step) {
+            self.put(step);
+            return self.begins_late();
+        }
         if goes_back(&self.processes)
             && (self.has_begun()
                 || !goes_on(&self.processes.back)
@@ -307,8 +315,13 @@ impl Builder {
         if self.processes.is_over {
             return;
         }
+        self.processes.late = None;
         if self.stood_still_before(&step) {
-            self.begins(Said::Begins);
+            match time(&step) {
+                None => self.processes.late = Some((number, self.notes.line)),
+                Some(_) if self.is_slower_than_usual(&step) => self.begins(Said::Begins),
+                Some(_) => {}
+            }
         }
         let newest = self.processes.newest;
         // A line that another rank prints late names a step that is done.
@@ -453,29 +466,84 @@ impl Builder {
         each > 0.0 && now - newest > STILL * each
     }
 
-    /// Does a step come long after the one before, by the dates of their lines, and take much longer than those did? A process that
-    /// pauses goes on as before, and an evaluation is stated; one that begins is slow.
+    /// Does a line only say more of the newest step, and nothing that is known?
+    fn completes(&self, step: &Step) -> bool {
+        let Some(known) = self.trace.steps.last().filter(|s| s.step == step.step) else {
+            return false;
+        };
+        let is_stated = |value: fn(&Step) -> bool| value(known) && value(step);
+        let values: [fn(&Step) -> bool; 7] = [
+            |s| s.step_time_seconds.is_some(),
+            |s| s.loss.is_some(),
+            |s| s.learning_rate.is_some(),
+            |s| s.grad_norm.is_some(),
+            |s| s.tokens_per_second_per_gpu.is_some(),
+            |s| s.tflops_per_gpu.is_some(),
+            |s| s.memory_bytes.is_some(),
+        ];
+        let has_other = |name| known.other.contains_key(name);
+        Some(step.step) == self.processes.newest
+            && self.processes.begun.is_none()
+            && self.processes.back.lines.is_empty()
+            && !values.into_iter().any(is_stated)
+            && !step.other.keys().any(has_other)
+            && !self.is_long_after(step)
+    }
+
+    /// The time of a step before which the log stood still has come: was it the slow first one of a process?
+    fn begins_late(&mut self) {
+        let Some((number, line)) = self.processes.late else {
+            return;
+        };
+        let Some(at) = self.trace.steps.iter().rposition(|s| s.step == number) else {
+            return;
+        };
+        if time(&self.trace.steps[at]).is_none() {
+            return;
+        }
+        self.processes.late = None;
+        let step = self.trace.steps.remove(at);
+        match self.is_slower_than_usual(&step) {
+            false => self.trace.steps.insert(at, step),
+            true => {
+                self.processes.newest = self.trace.steps.last().map(|s| s.step);
+                let had_ended = self.trace.ended();
+                let said = Said::Begins;
+                self.open(Begun { line, said }, number, had_ended);
+                self.take(step);
+            }
+        }
+    }
+
+    /// Does a step come long after the one before, by the dates of their lines? An evaluation between them is stated.
     fn stood_still_before(&self, step: &Step) -> bool {
         let steps = &self.trace.steps;
         let recent = &steps[steps.len().saturating_sub(RECENT)..];
-        let ends = || recent.iter().filter_map(|step| step.ended_at);
-        let (Some(began), Some(last), Some(now)) =
+        let ends = || recent.iter().filter_map(|s| Some((s.step, s.ended_at?)));
+        let (Some((first, began)), Some((before, last)), Some(now)) =
             (ends().next(), ends().next_back(), step.ended_at)
         else {
             return false;
         };
-        let each = (last - began) / (ends().count().max(2) - 1) as f64;
-        let own = step.step_time_seconds.unwrap_or_default();
+        let each = (last - began) / before.saturating_sub(first).max(1) as f64;
+        let since = step.step.saturating_sub(before) as f64;
+        let own = step.step_time_seconds.unwrap_or_default() * since;
         let evaluated = self.trace.evaluations.last().and_then(|last| last.step);
         let is_evaluated = evaluated >= steps.last().map(|last| last.step);
-        if self.trace.dated_by_lines
-            || is_evaluated
-            || each <= 0.0
-            || now - last - own <= STILL * each
-        {
-            return false;
-        }
-        let is_slow = |(now, usual)| now > SLOW_START * usual;
+        !self.trace.dated_by_lines && !is_evaluated && each > 0.0 && now - last - own > STILL * each
+    }
+
+    /// Is the next step so slow that a process begins with it? One that was paused goes on as before. In a mean over several steps
+    /// the first one stands out less.
+    fn is_slower_than_usual(&self, step: &Step) -> bool {
+        let steps = &self.trace.steps;
+        let recent = &steps[steps.len().saturating_sub(RECENT)..];
+        let since = recent
+            .last()
+            .map_or(1, |last| step.step.saturating_sub(last.step));
+        let mean_of = if self.averages { since.max(1) } else { 1 };
+        let slow = (SLOW_START - 1.0).min(SLOW_START_STEPS / mean_of as f64);
+        let is_slow = |(now, usual)| now > (1.0 + slow) * usual;
         time(step).zip(usual_time(recent)).is_some_and(is_slow)
     }
 

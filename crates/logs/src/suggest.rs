@@ -94,7 +94,9 @@ pub fn suggest(lines: &[String]) -> Option<Suggestion> {
 
 /// Where the numbers of a line are. Digits of a name, such as `gpu0` or `v1.2`, are no number.
 fn numbers(line: &str) -> Vec<Range<usize>> {
-    static NUMBER: Pattern = Pattern::new(r"\d(?:[\d.,]*\d)?(?:[eE][-+]?\d+)?(?:[kKM]\b)?");
+    static NUMBER: Pattern = Pattern::new(
+        r"\d(?:[\d.,]*\d|['\x{2019}\x{a0}\x{2009}\x{202f}]\d{3})*(?:[eE][-+]?\d+)?(?:[kKM]\b)?",
+    );
     let is_of_name = |place: &Range<usize>| {
         let before = part(line, ..place.start).chars().next_back();
         before.is_some_and(|c| c.is_alphabetic() || c == '_')

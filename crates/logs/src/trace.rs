@@ -83,7 +83,7 @@ impl Trace {
 pub struct CoarseClock {
     /// Steps, and the seconds since the beginning at which they had ended, both rising.
     pub ends: Vec<(u64, f64)>,
-    /// All steps of the run and its time with the start-up, as the summary at its end says.
+    /// The last step of the run and its time with the start-up, as the summary at its end says.
     pub whole_run: Option<(u64, f64)>,
 }
 
@@ -149,6 +149,12 @@ pub const LOSS_STEPS_AVERAGED: &str = "loss_steps_averaged";
 
 /// Kind of the anomaly of a log whose only time is that of the whole run, its start included.
 pub const WHOLE_RUN: &str = "whole_run";
+
+/// Kind of the anomaly of a log whose epochs end with smaller steps.
+pub const PARTIAL_BATCHES: &str = "partial_batches";
+
+/// Sequences of an optimiser step on average, a total of a log whose epochs end with smaller steps.
+pub const MEAN_BATCH: &str = "mean_global_batch_size";
 
 /// Kind of the anomaly of a step whose time cannot be one; its detail begins with `step N: `.
 pub const ABSURD_STEP_TIME: &str = "absurd_step_time";

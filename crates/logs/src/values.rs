@@ -7,7 +7,7 @@ use tprimat_base::words::part;
 
 use super::{
     ABSURD_STEP_TIME,
-    builder::{Builder, Notes},
+    builder::{ARGUMENTS, Builder, Notes},
     numbers::{after, as_count, grouped_number, number, setting},
 };
 
@@ -33,6 +33,31 @@ pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         .find(|c: char| c.is_whitespace() || ",;)]}|".contains(c))
         .unwrap_or(word.len());
     Some(part(word, ..end).trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
+}
+
+/// MaxText's batch is that of a device in one pass, and may be a fraction where a model is parted over several devices. With it
+/// the batch of all of them tells their number, and their number the batch.
+pub fn batch_of_devices(out: &mut Builder) {
+    let settings = &out.trace.effective.0;
+    let argument = || {
+        settings
+            .get(ARGUMENTS)?
+            .get("per_device_batch_size")?
+            .as_f64()
+    };
+    let Some(of_device) = argument().filter(|n| *n > 0.0) else {
+        return;
+    };
+    let count = |name: &str| settings.get(name).and_then(Value::as_f64);
+    let each = of_device * count("gradient_accumulation_steps").unwrap_or(1.0);
+    let (name, value) = match (count("num_gpus"), count("global_batch_size")) {
+        (Some(devices), None) => ("global_batch_size", devices * each),
+        (None, Some(batch)) => ("num_gpus", batch / each),
+        _ => return,
+    };
+    if let Some(value) = as_count(value).filter(|n| *n > 0) {
+        out.set(name, value);
+    }
 }
 
 /// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42`, `1h 2m 3s` → seconds.

@@ -1,12 +1,14 @@
 //! What Hugging Face's Trainer prints of a step: a dictionary with whatever keys a relative adds,
 //! or in notebooks a row of a table.
 
+use tprimat_base::words::part;
+
 use crate::{
     MemoryFigure, Step,
     builder::{Builder, Notes},
     numbers::{GIB, MIB, as_count, grouped_number},
     pattern::Pattern,
-    values::{Checks, bytes, clock, has},
+    values::{Checks, bytes, clock, dictionary, has},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,18 @@ pub fn whole_number(text: &str) -> Option<f64> {
     grouped_number(text)
         .filter(|(_, tail)| tail.is_empty())
         .map(|(number, _)| number)
+}
+
+/// A number as it is printed: its value, decimals and significant digits.
+pub fn printed(text: &str) -> Option<(f64, i32, i32)> {
+    let value = whole_number(text)?;
+    let text = text.trim_matches(['\'', '"', ' ']);
+    let (digits, power) = text.split_once('e').unwrap_or((text, "0"));
+    let decimals = digits.split_once('.').map_or(0, |(_, d)| d.len());
+    let significant = digits.replace('.', "");
+    let significant = significant.trim_start_matches('0').len();
+    let decimals = i32::try_from(decimals).ok()? - power.parse::<i32>().ok()?;
+    Some((value, decimals, i32::try_from(significant).ok()?))
 }
 
 /// Keys that say which step it is or fill its fields.
@@ -90,6 +104,35 @@ impl Fields {
 
     fn first_of(&self, keys: &[&str]) -> Option<f64> {
         keys.iter().find_map(|key| self.get(key))
+    }
+
+    /// Is it one line, as another handler prints it: with keys of its own, and the same values up to how they are rounded?
+    pub fn is_said_again_by(&self, other: &Self) -> bool {
+        let has_others = |a: &Self, b: &Self| a.pairs.iter().any(|(key, _)| b.text(key).is_none());
+        let is_same = |key: &str| {
+            let [a, b] = [self, other].map(|of| of.text(key).and_then(printed));
+            a.zip(b).is_some_and(|((a, many, _), (b, few, _))| {
+                (a - b).abs() <= 0.5001 * 10f64.powi(-many.min(few))
+            })
+        };
+        let agrees = |(key, text): &(String, String)| {
+            let stated = other.text(key);
+            stated.is_none_or(|stated| stated == text || is_same(key))
+        };
+        (has_others(self, other) || has_others(other, self))
+            && ["loss", "learning_rate", "epoch"].into_iter().all(is_same)
+            && self.pairs.iter().all(agrees)
+    }
+
+    /// Takes what another handler says more.
+    pub fn add(&mut self, other: &Self) {
+        let new = other
+            .pairs
+            .iter()
+            .filter(|(key, _)| self.text(key).is_none());
+        let room = Self::MOST.saturating_sub(self.pairs.len());
+        let new: Vec<_> = new.take(room).cloned().collect();
+        self.pairs.extend(new);
     }
 
     /// The step's number, which relatives of the Trainer write.
@@ -288,4 +331,28 @@ impl Table {
         out.step(step);
         Some(at)
     }
+}
+
+type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// The flat dictionaries of a line: where each begins, its pairs, where it ends.
+pub fn dictionaries(line: &str) -> impl Iterator<Item = (usize, Pairs<'_>, usize)> {
+    let (mut at, mut tries) = (0, 0);
+    std::iter::from_fn(move || {
+        while tries < 8 {
+            let start = at + memchr::memchr(b'{', &line.as_bytes()[at..])?;
+            at = start + 1;
+            if !matches!(line.as_bytes().get(at), Some(b'\'' | b'"')) {
+                continue;
+            }
+            match dictionary(part(line, start..)) {
+                Some((pairs, left)) => {
+                    at = line.len() - left.len();
+                    return Some((start, pairs, at));
+                }
+                None => tries += 1,
+            }
+        }
+        None
+    })
 }

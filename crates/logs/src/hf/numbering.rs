@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::fields::{Fields, whole_number};
+use super::fields::{Fields, printed};
 use crate::{
     builder::{Builder, MAX_STEPS, interval},
     numbers::as_count,
@@ -21,6 +21,14 @@ pub enum Line {
     OfRank,
     /// The lines to come will tell.
     Open,
+}
+
+/// The newest line of a step.
+pub struct Previous {
+    pub fields: Fields,
+    pub rank: Option<u64>,
+    /// The step that the bar showed.
+    pub bar: Option<u64>,
 }
 
 /// What is known besides the two lines.
@@ -163,18 +171,6 @@ pub struct End<'a> {
     pub interval: Option<u64>,
     /// Values of steps were computed from the distances of the lines' numbers.
     pub has_differences: bool,
-}
-
-/// A number as it is printed: its value, decimals and significant digits.
-fn printed(text: &str) -> Option<(f64, i32, i32)> {
-    let value = whole_number(text)?;
-    let text = text.trim_matches(['\'', '"', ' ']);
-    let (digits, power) = text.split_once('e').unwrap_or((text, "0"));
-    let decimals = digits.split_once('.').map_or(0, |(_, d)| d.len());
-    let significant = digits.replace('.', "");
-    let significant = significant.trim_start_matches('0').len();
-    let decimals = i32::try_from(decimals).ok()? - power.parse::<i32>().ok()?;
-    Some((value, decimals, i32::try_from(significant).ok()?))
 }
 
 impl End<'_> {

@@ -27,6 +27,8 @@ pub struct Settings {
     pub logging_steps: Option<u64>,
     pub logging_first_step: bool,
     examples: Option<u64>,
+    epochs: Option<u64>,
+    drops_last: bool,
     /// Lines of a model's configuration.
     model: Option<Block>,
     model_seen: bool,
@@ -96,6 +98,9 @@ impl Settings {
         if let Some(n) = stated("Num examples").and_then(as_count) {
             self.examples.get_or_insert(n);
         }
+        if let Some(n) = stated("Num Epochs").and_then(as_count) {
+            self.epochs.get_or_insert(n);
+        }
     }
 
     fn arguments(&mut self, text: &str, out: &mut Builder) {
@@ -120,6 +125,7 @@ impl Settings {
                     let stated = number.and_then(as_count).filter(|n| *n > 0);
                     self.logging_steps = self.logging_steps.or(stated);
                 }
+                "dataloader_drop_last" => self.drops_last |= is_true,
                 "logging_first_step" => self.logging_first_step |= is_true,
                 // No warm-up by this argument, and no limit.
                 "warmup_steps" if number == Some(0.0) => {}
@@ -137,21 +143,58 @@ impl Settings {
     /// The step at which `epoch`, as it is printed, must have been logged; `None` if several can be
     /// meant.
     pub fn step_of_epoch(&self, epoch: &str, out: &Builder) -> Option<u64> {
-        let stated = |name: &str| out.trace.effective.0.get(name)?.as_f64();
+        let [low, high] = self.steps_of_epoch(epoch, out)?;
+        as_count(low).filter(|_| (low - high).abs() < 0.5)
+    }
+
+    /// The first and the last step at which `epoch`, as it is printed, may have been logged.
+    pub fn steps_of_epoch(&self, epoch: &str, out: &Builder) -> Option<[f64; 2]> {
         let (value, _) = grouped_number(epoch)?;
-        let batch = stated("global_batch_size").filter(|b| *b > 0.0)?;
+        let batch = count(out, "global_batch_size")?;
         // The Trainer counts whole micro-batches of all ranks, by the micro-batches of a step.
-        let accumulation = stated("gradient_accumulation_steps").filter(|n| *n >= 1.0);
-        let accumulation = accumulation.unwrap_or(1.0);
+        let accumulation = count(out, "gradient_accumulation_steps").unwrap_or(1.0);
         let steps_per_epoch =
             (self.examples? as f64 / (batch / accumulation)).ceil() / accumulation;
         let decimals = epoch.trim().split_once('.');
         let decimals = decimals.map_or(0, |(_, d)| d.len().min(15));
         let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?) * steps_per_epoch + 0.1;
         let low = (value * steps_per_epoch - half).ceil();
-        let high = (value * steps_per_epoch + half).floor();
-        as_count(low).filter(|_| (low - high).abs() < 0.5)
+        Some([low, (value * steps_per_epoch + half).floor()])
     }
+
+    /// Sequences of a step on average over the first `steps`, where the last batch of each epoch has fewer than the others.
+    /// Several processes fill up their last batches with sequences that were there before; micro-batches may still lack.
+    pub fn mean_batch(&self, steps: u64, out: &Builder) -> Option<f64> {
+        let batch = count(out, "global_batch_size")?;
+        let accumulation = count(out, "gradient_accumulation_steps").unwrap_or(1.0);
+        let examples = self.examples.filter(|_| !self.drops_last)? as f64;
+        let of_all = batch / accumulation;
+        let is_one = count(out, "micro_batch_size") == Some(of_all);
+        let rounds = (examples / of_all).ceil();
+        let each = (rounds / accumulation).ceil();
+        let asked = self.total_steps.zip(self.epochs);
+        // What is left over is dropped, or goes into the next epoch, where epochs have fewer steps.
+        let is_left = |(total, epochs): (u64, u64)| {
+            let fewer = [(examples / of_all).floor(), rounds].map(|of| (of / accumulation).floor());
+            let is_of =
+                |each_fewer: f64| each_fewer < each && each_fewer * epochs as f64 == total as f64;
+            fewer.into_iter().any(is_of)
+        };
+        if asked.is_some_and(is_left) {
+            return None;
+        }
+        let in_epoch = if is_one { examples } else { rounds * of_all };
+        let whole = (steps as f64 / each).floor();
+        let rest = (steps as f64 - whole * each) * batch;
+        let mean = (whole * in_epoch + rest) / steps as f64;
+        (mean > 0.0 && mean < batch).then_some(mean)
+    }
+}
+
+/// A setting that counts something.
+fn count(out: &Builder, name: &str) -> Option<f64> {
+    let stated = out.trace.effective.0.get(name)?.as_f64();
+    stated.filter(|n| *n >= 1.0)
 }
 
 /// `adamw_torch_fused`, `OptimizerNames.ADAMW_BNB`, `paged_adamw_8bit`, `galore_adamw`: what precedes or follows `adamw` is

@@ -113,6 +113,87 @@ fn steps_take_their_numbers_from_the_bars() {
     );
 }
 
+/// LLaMA-Factory prints a line of its own beside the Trainer's, with a date, and counts whole seconds in its other file.
+#[test]
+fn one_step_in_the_words_of_two_handlers_is_one() {
+    let line = |n: u64| {
+        let seconds = 30 + 10 * n + if n > 8 { 60 } else { 0 };
+        format!(
+            "[INFO|2026-03-01 10:{:02}:{:02}] llamafactory.train.callbacks:143 >> {{'loss': {}.1234, 'learning_rate': 1.{n:02}35e-05, \
+             'epoch': 0.{n:02}, 'throughput': 4096.50}}\n\
+             {{'loss': {}.1234, 'grad_norm': 0.5, 'learning_rate': 1.{n:02}3499e-05, 'epoch': 0.{n:02}}}\n",
+            seconds / 60,
+            seconds % 60,
+            40 - n,
+            40 - n,
+        )
+    };
+    let log =
+        "TrainingArguments(logging_steps=5)\n".to_owned() + &(1..=20).map(line).collect::<String>();
+    let trace = parse(&log);
+    let numbers: Vec<u64> = trace.steps.iter().map(|s| s.step).collect();
+    assert_eq!(numbers, (1..=20).map(|n| 5 * n).collect::<Vec<_>>());
+    assert_eq!(trace.steps[0].grad_norm, Some(0.5));
+    assert_eq!(trace.steps[0].other["throughput"], 4096.5);
+    // Without a bar the dates tell: two seconds a step, and a minute in which it stood still.
+    let times: Vec<f64> = trace
+        .steps
+        .iter()
+        .filter_map(|s| s.step_time_seconds)
+        .collect();
+    assert_eq!(times, [2.0, 2.0, 2.0, 8.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
+}
+
+/// A clock of whole seconds times all lines or none: those that took long are not the others.
+#[test]
+fn a_stall_is_not_the_only_time_of_a_log() {
+    let line = |n: u64| {
+        let seconds = 20 + 10 * n + if n > 8 { 60 } else { 0 };
+        format!(
+            "{{\"current_steps\": {}, \"total_steps\": 100, \"loss\": {}.5, \"lr\": 1e-05, \"epoch\": 0.{n:02}, \"elapsed_time\": \
+             \"0:{:02}:{:02}\"}}\n",
+            5 * n,
+            30 - n,
+            seconds / 60,
+            seconds % 60
+        )
+    };
+    let trace = parse(&(1..=20).map(line).collect::<String>());
+    let timed = trace.steps.iter().filter(|s| s.step_time_seconds.is_some());
+    let steps: u64 = timed.clone().map(crate::Step::count).sum();
+    let seconds: f64 = timed
+        .map(|s| s.step_time_seconds.unwrap() * s.count() as f64)
+        .sum();
+    assert!(steps >= 90, "{:?}", trace.steps);
+    assert_eq!(seconds, 2.0 * steps as f64 + 60.0);
+}
+
+/// Behind the banner of the first process, its bar alone tells of the next one, which goes on with the step that comes next.
+#[test]
+fn a_bar_that_begins_anew_is_a_process_also_where_no_step_comes_again() {
+    let process = |from: u64, to: u64| -> String {
+        let line = |n: u64| {
+            let bar = format!(
+                "\r {n}%|#| {n}/60 [00:{:02}<01:00,  2.00s/it]",
+                2 * (n - from)
+            );
+            format!(
+                "{bar}\n{{'loss': {}.5, 'learning_rate': 1e-05, 'epoch': 0.{n:02}}}\n{bar}",
+                99 - n
+            )
+        };
+        let begin = "\n  0%|          | 0/60 [00:00<?, ?it/s]".to_owned();
+        begin + &(from..=to).map(line).collect::<String>()
+    };
+    let banner = "***** Running training *****\n  Total optimization steps = 60\n";
+    for from in [18, 21] {
+        let trace = parse(&(banner.to_owned() + &process(1, 20) + &process(from, 40)));
+        assert_eq!(trace.processes.len(), 2, "{from}: {:?}", trace.anomalies);
+        assert_eq!(trace.processes[1].first_step, Some(from));
+        assert_eq!(trace.steps.len(), 40);
+    }
+}
+
 #[test]
 fn without_bars_the_interval_or_the_epoch_decide() {
     let lines = "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n\n{'loss': 1.0, 'learning_rate': 1e-06, 'epoch': 0.26}\n";
@@ -202,7 +283,7 @@ fn relatives() {
         [
             (10, None, Some(10)),
             (20, Some(8.5), Some(10)),
-            (30, None, Some(10))
+            (30, Some(2.0), Some(10))
         ]
     );
     assert_eq!(
@@ -227,11 +308,11 @@ fn relatives() {
     );
     assert_eq!(
         (
-            notebook.steps.len(),
+            notebook.steps[0].count(),
             notebook.format.as_str(),
             notebook.finished
         ),
-        (0, "hf-trainer", true)
+        (250, "hf-trainer", true)
     );
 }
 
@@ -292,7 +373,8 @@ fn rows_of_a_table_stand_below_its_header() {
         [
             (25, None, Some(25)),
             (50, Some(2.25), Some(25)),
-            (75, Some(2.0), Some(25))
+            // Its time is that of the whole run.
+            (75, Some(2.0), Some(75))
         ]
     );
     assert_eq!(

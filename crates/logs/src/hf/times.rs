@@ -1,10 +1,88 @@
 //! Step times from what bars or lines count since the beginning, mostly in whole seconds, or from
 //! what the end of the log says of the whole run.
 
+use super::fields::Fields;
 use crate::{
-    CoarseClock, MAX_REPORTS, Step, TOTAL_RATE, WHOLE_RUN, builder::Builder, numbers::as_count,
+    CoarseClock, MAX_REPORTS, MEAN_BATCH, PARTIAL_BATCHES, Process, Step, TOTAL_RATE, WHOLE_RUN,
+    builder::{Builder, MAX_STEPS},
+    numbers::as_count,
     values::once,
 };
+
+/// When steps had ended by the dates of their lines, in seconds since the first of them.
+#[derive(Default)]
+pub struct Dated {
+    first: Option<f64>,
+    ends: Vec<(u64, f64)>,
+    is_torn: bool,
+}
+
+impl Dated {
+    pub fn ended(&mut self, step: u64, date: Option<f64>) {
+        let Some(date) = date else {
+            self.is_torn = true;
+            return;
+        };
+        let seconds = date - *self.first.get_or_insert(date);
+        let last = self.ends.last();
+        if last.is_some_and(|(_, then)| seconds < *then) || self.ends.len() >= MAX_STEPS {
+            self.is_torn = true;
+        } else if last.is_none_or(|(last, _)| *last < step) {
+            self.ends.push((step, seconds));
+        }
+    }
+
+    /// None where a line has no date, or an earlier one than the line before it.
+    pub fn ends(self) -> Vec<(u64, f64)> {
+        match self.is_torn {
+            true => Vec::new(),
+            false => self.ends,
+        }
+    }
+}
+
+/// A cumulative time and token count, of which differences are taken.
+#[derive(Default)]
+pub struct Elapsed {
+    pub at: Option<(u64, f64)>,
+    pub tokens: Option<(u64, f64)>,
+    gap: Option<u64>,
+}
+
+impl Elapsed {
+    /// Step time and tokens as differences of what the lines count since the beginning.
+    pub fn differences(&mut self, step: &mut Step, fields: &Fields, out: &mut Builder) {
+        if let Some(seen) = fields.tokens_seen() {
+            let (then, tokens) = self.tokens.unwrap_or((0, 0.0));
+            let steps = step.step.saturating_sub(then) as f64;
+            let each = (seen - tokens) / steps;
+            // The first line of a resumed run has the tokens of the run before in its total.
+            let whole_run = self.tokens.is_some() || step.step <= 1;
+            step.tokens = as_count(each.round()).filter(|n| *n > 0 && whole_run);
+            self.tokens = Some((step.step, seen));
+        }
+        let Some((now, resolution)) = fields.elapsed() else {
+            return;
+        };
+        let then = self.at.replace((step.step, now));
+        let Some((then_step, then)) = then.filter(|(s, _)| *s < step.step) else {
+            return;
+        };
+        let (steps, seconds) = (step.step - then_step, now - then);
+        let gap = *self.gap.get_or_insert(steps);
+        self.gap = Some(gap.min(steps));
+        // Over a hole in the log it would be the mean of more steps than the line stands for. Whole seconds are too coarse for most
+        // lines, and to time only the slow ones would be wrong: `times::derive` makes means of them.
+        if steps <= gap && resolution < 1.0 && seconds >= 50.0 * resolution && seconds < 1e7 {
+            step.step_time_seconds = Some(seconds / steps as f64);
+            if !out.notes.has("step_time_derived") {
+                out.notes.add("step_time_derived", || {
+                    "step times are differences of the time since the beginning, evaluations included".to_owned()
+                });
+            }
+        }
+    }
+}
 
 fn total(name: &str, out: &Builder) -> Option<f64> {
     out.trace.totals.get(name).copied().filter(|n| *n > 0.0)
@@ -32,11 +110,12 @@ pub fn is_of_another(total: u64, out: &Builder) -> bool {
 
 /// The steps of a log that has no line for any, where its bar was drawn: those that can be timed, and
 /// the last one.
-pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
+pub fn of_bars(ends: &[(u64, f64)], done: Done, out: &mut Builder) {
     let (Some(mut then), Some(last)) = (ends.first(), ends.last()) else {
         return;
     };
-    if !out.trace.steps.is_empty() || !is_of_summary(last.0, out) {
+    let is_end = done == Done::Known(last.0) || is_of_summary(last.0, out);
+    if !out.trace.steps.is_empty() || !is_end {
         return;
     }
     let least = CoarseClock::least_seconds(ends);
@@ -51,16 +130,62 @@ pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
     }
 }
 
-/// The steps of the whole run and its time, by the summary at its end; `stated`: steps, where a bar or a banner says how
-/// many there are.
-fn whole_run(stated: Option<u64>, out: &Builder) -> Option<(u64, f64)> {
+/// How many steps a run had done at its end.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Done {
+    Known(u64),
+    /// As many as were asked for, as far as the log tells: those that a bar or a banner states, else those of the summary.
+    All(Option<u64>),
+    /// Fewer than were asked for.
+    Fewer,
+}
+
+/// The steps that were done; `by_epoch`: the first and the last step that the epoch of the summary may be that of. The
+/// summary's rates are of all steps that were asked for.
+pub fn done(stated: Option<u64>, by_epoch: Option<[f64; 2]>, out: &Builder) -> Done {
+    if let Some(steps) = total("global_step", out).and_then(as_count) {
+        return Done::Known(steps);
+    }
+    let asked = of_summary(out).map(|(steps, _)| steps);
+    let early = by_epoch.zip(asked).filter(|([_, last], asked)| {
+        // A step more or less an epoch has where the last micro-batches of one go into the next.
+        *asked > 1.05 * last + 1.0
+    });
+    match early {
+        None => Done::All(stated),
+        Some(([first, last], _)) => match stated {
+            Some(drawn) if (first..=last).contains(&(drawn as f64)) => Done::Known(drawn),
+            _ if first == last => as_count(first).map_or(Done::Fewer, Done::Known),
+            _ => Done::Fewer,
+        },
+    }
+}
+
+/// The last step of the run and its time, by the summary at its end.
+fn whole_run(done: Done, out: &Builder) -> Option<(u64, f64)> {
     let seconds = total("train_runtime_seconds", out)?;
-    let (all, wrong) = of_summary(out)?;
-    let steps = match stated {
-        Some(steps) => Some(steps).filter(|steps| is_of_summary(*steps, out)),
-        None => as_count(all.round()).filter(|_| wrong < 5e-3 * all),
+    let steps = match done {
+        Done::Known(steps) => Some(steps),
+        Done::Fewer => None,
+        Done::All(Some(steps)) => Some(steps).filter(|steps| is_of_summary(*steps, out)),
+        Done::All(None) => {
+            let (all, wrong) = of_summary(out)?;
+            as_count(all.round()).filter(|_| wrong < 5e-3 * all)
+        }
     };
     Some((steps.filter(|steps| *steps > 0)?, seconds))
+}
+
+/// The last batches of epochs have fewer sequences than the others; `mean`: sequences of a step on average.
+pub fn fewer_sequences(mean: Option<f64>, out: &mut Builder) {
+    let batch = out.trace.effective.0.get("global_batch_size");
+    let (Some(mean), Some(batch)) = (mean, batch.and_then(serde_json::Value::as_u64)) else {
+        return;
+    };
+    out.total(MEAN_BATCH, mean);
+    out.notes.add(PARTIAL_BATCHES, || {
+        format!("the last step of an epoch has fewer than {batch} sequences: a step has {mean:.2} on average")
+    });
 }
 
 /// The steps that the run was asked for, by a summary that has enough digits to tell their number.
@@ -72,10 +197,11 @@ pub fn asked_for(out: &mut Builder) {
     }
 }
 
-/// The mean step time of the whole run, where no step has a time or a rate.
-/// `is_drawn`: are the steps `stated` by a bar, which tells where a run stopped? The summary speaks of all steps that were
+/// The mean step time of the whole run, where no step has a time or a rate; `after`: the last step of the run that it goes on
+/// from.
+/// `is_drawn`: are the steps stated by a bar, which tells where a run stopped? The summary speaks of all steps that were
 /// asked for.
-pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
+pub fn of_whole_run(after: u64, done: Done, is_drawn: bool, out: &mut Builder) {
     let is_timed = |step: &Step| {
         step.step_time_seconds.is_some()
             || step.tokens_per_second_per_gpu.is_some()
@@ -84,21 +210,36 @@ pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
     if out.trace.processes.len() > 1 {
         return;
     }
-    let Some((steps, seconds)) = whole_run(stated, out) else {
+    if done == Done::Fewer {
+        out.notes.add("stopped_early", || {
+            "by its last epoch the run stopped early, and the summary's rates are of all steps that were asked for".to_owned()
+        });
+    }
+    let Some((last, seconds)) = whole_run(done, out) else {
         return;
     };
+    let Some(steps) = last.checked_sub(after).filter(|steps| *steps > 0) else {
+        return;
+    };
+    if after > 0 && out.trace.processes.is_empty() {
+        let first_step = Some(after + 1);
+        out.trace.processes.push(Process {
+            line: 0,
+            first_step,
+        });
+    }
     if let Some(clock) = &mut out.trace.clock {
-        clock.ends_with(steps, seconds);
+        clock.ends_with(last, seconds);
     }
     if out.trace.steps.iter().any(is_timed) {
         return;
     }
     let tokens = total("num_input_tokens_seen", out);
-    let tokens = tokens.and_then(|seen| as_count((seen / steps as f64).round()));
+    let tokens = tokens.and_then(|seen| as_count((seen / last as f64).round()));
     // What the last line says of its own step stays.
-    let line = out.trace.steps.pop_if(|line| line.step >= steps);
+    let line = out.trace.steps.pop_if(|line| line.step >= last);
     let mut step = line.unwrap_or(Step {
-        step: steps,
+        step: last,
         ..Step::default()
     });
     step.step_time_seconds = Some(seconds / steps as f64);
@@ -107,13 +248,17 @@ pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
     out.put(step);
     // Then it is known how fast the steps were, and not how many.
     let is_rough = of_summary(out).is_some_and(|(_, wrong)| wrong > 0.5);
-    out.trace.steps_assumed |= stated.is_none() && is_rough;
+    out.trace.steps_assumed |= done == Done::All(None) && is_rough;
     let what = out.trace.beside_steps();
+    let is_known = is_drawn || matches!(done, Done::Known(_));
     out.notes.add(WHOLE_RUN, || {
         let text = format!("the log has no step times; its rate is that of the whole run, with {what}");
-        match is_drawn {
+        match is_known {
             true => text,
-            false => format!("{text}, if all steps were run: without a bar, a run that stopped early looks like a quicker one"),
+            false => format!(
+                "{text}, if all steps were run: without a bar, a run that stopped early or went on from a checkpoint looks like a \
+                 quicker one"
+            ),
         }
     });
 }
@@ -243,12 +388,80 @@ mod tests {
         assert!(!trace.anomalies.iter().any(|a| a.kind == crate::WHOLE_RUN));
     }
 
+    /// The summary divides by the 40 steps that were asked for.
     #[test]
-    fn a_run_that_goes_on_or_stops_early_has_no_time_of_its_own() {
+    fn the_steps_of_a_run_that_goes_on_or_stops_early_are_its_own() {
         let resumed = "Continuing training from global step 30\n".to_owned() + SUMMARY;
+        let output = SUMMARY.to_owned()
+            + "TrainOutput(global_step=20, training_loss=5.5, metrics={'train_runtime': 6.047})\n";
+        let banner = "***** Running training *****\n  Num examples = 1,024\n  Total train batch size (w. parallel, distributed & \
+                      accumulation) = 8\n  Total optimization steps = 40\n";
+        let stopped = banner.to_owned() + &SUMMARY.replace("0.03906", "0.15625");
+        let both = banner.to_owned() + "Continuing training from global step 10\n" + &output;
+        for (log, last, steps) in [
+            (resumed, 40, 10),
+            (output, 20, 20),
+            (stopped, 20, 20),
+            (both, 20, 10),
+        ] {
+            let trace = parse(&log);
+            let [step] = &trace.steps[..] else {
+                panic!("{log}: {trace:?}")
+            };
+            assert_eq!((step.step, step.count()), (last, steps), "{log}");
+            assert_eq!(step.step_time_seconds, Some(6.047 / steps as f64), "{log}");
+        }
+        // An epoch of two digits may be that of several steps.
+        let rough = banner.to_owned() + &SUMMARY.replace("0.03906", "0.16");
+        let trace = parse(&rough);
+        assert!(trace.steps.is_empty());
+        assert!(trace.anomalies.iter().any(|a| a.kind == "stopped_early"));
+    }
+
+    /// 1,000 sequences are 31 whole batches of 32 and 8 more.
+    #[test]
+    fn the_last_step_of_an_epoch_may_have_fewer_sequences() {
+        let run = |micro: u64, total: u64, more: &str| {
+            let banner = format!(
+                "***** Running training *****\n  Num examples = 1,000\n  Num Epochs = 2\n  Instantaneous batch size per device = {micro}\n  \
+                 Total train batch size (w. parallel, distributed & accumulation) = 32\n  Gradient Accumulation steps = 1\n  Total \
+                 optimization steps = {total}\n{more}"
+            );
+            let drawn: String = (1..=total)
+                .map(|step| {
+                    format!(
+                        "\r  5%|5  | {step}/{total} [{:02}:{:02}<00:07,  5.07it/s]",
+                        step / 30,
+                        2 * step % 60
+                    )
+                })
+                .collect();
+            parse(
+                &(banner
+                    + &drawn
+                    + "\n{'train_runtime': 128.0, 'train_steps_per_second': 0.5, 'epoch': 2.0}\n"),
+            )
+        };
+        let mean = |trace: &crate::Trace| trace.totals.get(crate::MEAN_BATCH).copied();
+        assert_eq!(mean(&run(32, 64, "")), Some(2000.0 / 64.0));
+        // Several processes fill their batches up; and the last batch may be dropped.
+        assert_eq!(mean(&run(4, 64, "")), None);
+        assert_eq!(mean(&run(32, 62, "")), None);
+        assert_eq!(
+            mean(&run(
+                32,
+                64,
+                "TrainingArguments(dataloader_drop_last=True)\n"
+            )),
+            None
+        );
+    }
+
+    #[test]
+    fn a_run_without_the_time_or_the_number_of_its_steps_has_no_time() {
         let early = bar(1, 0) + &bar(20, 5) + SUMMARY;
         let without_rate = part(SUMMARY, ..26).to_owned() + "}\n";
-        for log in [resumed, early, without_rate] {
+        for log in [early, without_rate] {
             let trace = parse(&log);
             assert!(
                 trace.steps.iter().all(|s| s.step_time_seconds.is_none()),

@@ -385,6 +385,55 @@ fn a_slow_step_long_after_the_one_before_begins_a_process() {
     }
 }
 
+/// The engine's line has the date, and the one behind it the time: both are of one step, and no copy.
+#[test]
+fn a_step_of_two_lines_is_told_as_one_is() {
+    let steps = |from: u64, to: u64, at: u64| -> String {
+        let line = |n: u64| {
+            let seconds = at + 2 * (n - from);
+            let ms = if n == from { 20_000 } else { 2000 };
+            format!(
+                "[2026-08-04 10:{:02}:{:02},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, lr=[0.0001], \
+                 mom=[(0.9, 0.999)]\nStep {n} time: {ms}.0ms\n",
+                seconds / 60,
+                seconds % 60,
+            )
+        };
+        (from..=to).map(line).collect()
+    };
+    for from in [29, 30, 31] {
+        let trace = parse_any((steps(1, 30, 0) + &steps(from, 60, 700)).as_bytes());
+        assert_eq!(trace.processes.len(), 2, "{from}: {:?}", trace.anomalies);
+        let first = trace.steps.iter().find(|s| s.step == from).unwrap();
+        assert_eq!((first.process, first.step_time_seconds), (1, Some(20.0)));
+        assert_eq!(trace.steps.len(), 60);
+        assert!(!testing::kinds(&trace).contains(&"duplicate_step"));
+    }
+    let whole = parse_any(steps(1, 60, 0).as_bytes());
+    assert_eq!((whole.processes.len(), whole.steps.len()), (0, 60));
+}
+
+/// A line is of ten steps of two seconds, and the new process needs a minute and a slow step.
+#[test]
+fn a_pause_is_measured_in_steps_and_not_in_lines() {
+    let line = |step: u64, date: u64, ms: u64| {
+        format!(
+            " [2026-08-04 10:{:02}:{:02}.000000] iteration {step:8}/ 200 | elapsed time per iteration (ms): {ms}.0 | lm loss: {:.3}E+00 |\n",
+            date / 60,
+            date % 60,
+            3.0 - 0.01 * step as f64,
+        )
+    };
+    let first: String = (1..=6).map(|n| line(10 * n, 20 * n, 2000)).collect();
+    let rest: String = (8..=12).map(|n| line(10 * n, 74 + 20 * n, 2000)).collect();
+    let of = |date, ms| parse_any((first.clone() + &line(70, date, ms) + &rest).as_bytes());
+    let again = of(206, 2600);
+    assert_eq!(again.processes.len(), 2, "{:?}", again.anomalies);
+    for trace in [of(202, 2200), of(146, 2600)] {
+        assert_eq!(trace.processes.len(), 0, "{:?}", trace.anomalies);
+    }
+}
+
 /// Two whole runs, of which none says how many steps were asked for.
 #[test]
 fn two_runs_of_nanogpt_are_not_one() {

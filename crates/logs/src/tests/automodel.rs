@@ -49,4 +49,30 @@ fn metric_lines() {
     assert_eq!(trace.anomalies[0].kind, "nan_loss");
 }
 
+/// In any way in which people write thousands.
+#[test]
+fn rates_in_thousands() {
+    for (all, each, rate) in [
+        ("65.5k", "8.19k", 8190.0),
+        ("65,536", "8,192", 8192.0),
+        ("65'536", "8'192", 8192.0),
+        ("65\u{202f}536", "8\u{202f}192", 8192.0),
+    ] {
+        let is_it = |step: &crate::Step| {
+            let read = step.tokens_per_second_per_gpu;
+            read.is_some_and(|read| (read - rate).abs() < 1e-6)
+        };
+        let line =
+            format!("step 1 | epoch 0 | loss 1.5 | tps {all}({each}/gpu) | num_label_tokens 900\n");
+        let step = &parse_any(line.as_bytes()).steps[0];
+        assert!(is_it(step), "{line}: {step:?}");
+        let line = format!("step:  1  loss:  1.5  memory: 3.31GiB(4%)  tps: {each}  mfu: 9%\n");
+        let step = &parse_any(line.as_bytes()).steps[0];
+        assert!(is_it(step), "{line}: {step:?}");
+        let section = crate::LogSection::of_lines(&["it <step> at <tokens_per_second_per_gpu>"]);
+        let step = &crate::parse(&section, format!("it 5 at {each} tok/s\n").as_bytes()).steps[0];
+        assert!(is_it(step), "{each}: {step:?}");
+    }
+}
+
 super::super::testing::damaged!("automodel", LOG);

@@ -53,6 +53,30 @@ fn a_step_that_was_timed_too_early_has_no_time() {
     );
 }
 
+/// Two passes of half a sequence on each of eight devices.
+#[test]
+fn batches_of_devices_make_the_batch_of_all() {
+    let of = |more: &str| {
+        let log = format!(
+            "Config param per_device_batch_size: 0.5\nConfig param gradient_accumulation_steps: 2\n{more}completed step: 0, seconds: \
+             2.0, TFLOP/s/device: 152.5, Tokens/s/device: 2048.0, total_weights: 32768, loss: 11.5\n"
+        );
+        let settings = parse_any(log.as_bytes()).effective.0;
+        ["num_gpus", "global_batch_size"]
+            .map(|name| settings.get(name).and_then(serde_json::Value::as_u64))
+    };
+    let devices = "Num_devices: 8, shape (1, 1, 1, 8, 1, 1, 1, 1)\n";
+    let batch = "Config param global_batch_size_to_load: 16\nConfig param global_batch_size_to_train_on: 8\n";
+    for more in [
+        devices.to_owned(),
+        batch.to_owned(),
+        batch.to_owned() + devices,
+    ] {
+        assert_eq!(of(&more), [Some(8), Some(8)], "{more}");
+    }
+    assert_eq!(of(""), [None, None]);
+}
+
 #[test]
 fn maxdiffusion_says_the_same_step_twice() {
     let log = "completed step: 7, seconds: 9.500, TFLOP/s/device: 300.500, loss: 1.5\n\

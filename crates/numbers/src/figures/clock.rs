@@ -88,7 +88,9 @@ pub struct Clock {
 }
 
 impl Clock {
-    fn ratio(&self) -> f64 {
+    /// Time passed ÷ time of the steps.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
         self.passed_seconds / self.steps_seconds
     }
 

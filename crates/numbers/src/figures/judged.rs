@@ -9,7 +9,7 @@ use crate::results::{
 };
 
 use super::{
-    Comparison, RatioInterval, Row, Speedup, Steady, Unit,
+    Comparison, RatioInterval, RepeatSummary, Row, Speedup, Steady, Unit,
     codes::{FEW_UNITS, OTHER_WARM_UP, UNIT_ASKED},
     comparability::measure_alike,
     family::Family,
@@ -46,7 +46,7 @@ pub struct Judged {
 pub(super) fn tested(
     rows: [&Row; 2],
     units: [&[f64]; 2],
-    rate: impl Fn(&Steady) -> f64,
+    rate: impl Fn(&RepeatSummary, &Steady) -> f64,
     least: [f64; 2],
 ) -> Option<RatioTest> {
     if pairs::is_by_pairs(rows) {
@@ -68,7 +68,7 @@ pub(super) fn tested_as_it_is(rows: [&Row; 2], least: [f64; 2]) -> Option<RatioT
     tested(
         rows,
         rows.map(|row| &*row.tokens_per_second_per_gpu.units),
-        |steady| steady.tokens_per_second_per_gpu,
+        |_, steady| steady.tokens_per_second_per_gpu,
         least,
     )
 }

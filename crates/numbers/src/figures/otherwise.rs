@@ -4,7 +4,8 @@
 use crate::results::{CONFIDENCE, RatioTest, Reason, decimals_beside, geometric_mean};
 
 use super::{
-    Estimate, LevelShift, RatioInterval, RepeatStatus, RepeatSummary, Row, Run, Speedup, Steady,
+    Clock, Estimate, LevelShift, RatioInterval, RepeatStatus, RepeatSummary, Row, Run, Speedup,
+    Steady,
     codes::LEVEL_SHIFT,
     judged::{tested, tested_as_it_is},
 };
@@ -15,6 +16,8 @@ pub(super) enum Choice {
     /// With the steps that were left out as further warm-up.
     WithWarmUp,
     WithoutOutliers,
+    /// With all the time that passed between the steps' ends.
+    ByClock,
     /// Before the step time changes for good, and from there on.
     Before,
     After,
@@ -26,13 +29,17 @@ const MOVES: f64 = 0.001;
 pub(super) const LARGE_SHIFT: f64 = 0.05;
 
 impl Choice {
-    fn rate(self, steady: &Steady) -> f64 {
+    fn rate(self, repeat: &RepeatSummary, steady: &Steady) -> f64 {
         let plain = steady.tokens_per_second_per_gpu;
         let cut = steady.cut.as_ref();
         let levels = cut.and_then(|cut| cut.level_shift.as_ref()?.rates);
         match self {
             Self::WithWarmUp => cut.map_or(plain, |cut| cut.declared_tokens_per_second_per_gpu),
             Self::WithoutOutliers => steady.without_outliers.unwrap_or(plain),
+            Self::ByClock => {
+                let outside = repeat.clock.as_ref().map(Clock::ratio);
+                plain / outside.filter(|ratio| *ratio > 1.0).unwrap_or(1.0)
+            }
             Self::Before => levels.map_or(plain, |[before, _]| before),
             Self::After => levels.map_or(plain, |[_, after]| after),
         }
@@ -42,6 +49,7 @@ impl Choice {
         match self {
             Self::WithWarmUp => "warm_up_decides",
             Self::WithoutOutliers => "outliers_decide",
+            Self::ByClock => "clock_decides",
             Self::Before | Self::After => LEVEL_SHIFT,
         }
     }
@@ -50,6 +58,7 @@ impl Choice {
         match self {
             Self::WithWarmUp => "with the steps that were left out as further warm-up",
             Self::WithoutOutliers => "without the steps that took much longer or shorter than most",
+            Self::ByClock => "with the time that passes outside of the steps",
             Self::Before => "before the step time changes for good",
             Self::After => "after the step time has changed for good",
         }
@@ -61,7 +70,7 @@ impl Choice {
         let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
         let with_steady = counted.filter_map(|r| Some((r, r.steady.as_ref()?)));
         let rates: Vec<(&RepeatSummary, f64, f64)> = with_steady
-            .map(|(r, steady)| (r, self.rate(steady), steady.tokens_per_second_per_gpu))
+            .map(|(r, steady)| (r, self.rate(r, steady), steady.tokens_per_second_per_gpu))
             .collect();
         let moves = |(_, rate, plain): &(_, f64, f64)| (rate / plain - 1.0).abs() >= MOVES;
         rates.iter().find(|one| moves(one))?;
@@ -91,7 +100,8 @@ fn others(rows: [&Row; 2], least: [f64; 2], choices: &[Choice], confidence: f64)
         moved.iter().flatten().next()?;
         let plain = rows.map(|row| &row.tokens_per_second_per_gpu.units);
         let units = [0, 1].map(|at| moved[at].as_deref().unwrap_or(plain[at]));
-        let test = tested(rows, units, |steady| choice.rate(steady), least);
+        let rate = |repeat: &RepeatSummary, steady: &Steady| choice.rate(repeat, steady);
+        let test = tested(rows, units, rate, least);
         let ratio = match test {
             Some(RatioTest::Sequential(test)) => test.ratio(),
             _ => geometric_mean(units[0])? / geometric_mean(units[1])?,
@@ -115,8 +125,18 @@ fn side(ends: Option<[f64; 2]>) -> i8 {
 }
 
 impl Other {
+    /// Would the other cell be the faster one? Pauses and what a timer leaves out are in most logs, and of no other matter.
+    fn reverses(&self, ratio: f64, ends: Option<[f64; 2]>) -> bool {
+        let is_other = (self.ratio > 1.0) != (ratio > 1.0);
+        let is_said = ends.is_none() || side(ends) != 0;
+        is_other && is_said && self.ratio.ln().abs() >= MOVES
+    }
+
     /// Would it change the verdict, or move the ratio by more than its interval?
     fn decides(&self, ratio: f64, ends: Option<[f64; 2]>) -> bool {
+        if self.choice == Choice::ByClock {
+            return self.reverses(ratio, ends);
+        }
         let moved = (self.ratio / ratio).ln().abs();
         match ends {
             Some([low, high]) => {
@@ -181,7 +201,7 @@ pub(super) fn doubts(speedup: &Speedup, rows: [&Row; 2], least: [f64; 2]) -> Vec
     let interval = speedup.interval;
     let ends = interval.map(|RatioInterval { low, high, .. }| [low, high]);
     let confidence = interval.map_or(CONFIDENCE, |interval| interval.confidence);
-    let choices = [Choice::WithWarmUp, Choice::WithoutOutliers];
+    let choices = [Choice::WithWarmUp, Choice::WithoutOutliers, Choice::ByClock];
     let told = |other: &Other| {
         let (a, b) = (&speedup.a, &speedup.b);
         let (size, than) = relation(other.ratio);

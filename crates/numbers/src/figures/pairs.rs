@@ -36,9 +36,12 @@ pub(super) fn of_rows(rows: [&Row; 2]) -> Option<usize> {
 }
 
 /// The logarithms of the ratios of their pairs, first ÷ second. `rate`: that of a run.
-pub(super) fn log_ratios([a, b]: [&[RepeatSummary]; 2], rate: impl Fn(&Steady) -> f64) -> Vec<f64> {
+pub(super) fn log_ratios(
+    [a, b]: [&[RepeatSummary]; 2],
+    rate: impl Fn(&RepeatSummary, &Steady) -> f64,
+) -> Vec<f64> {
     let ratio = |[a, b]: [&RepeatSummary; 2]| {
-        let [a, b] = [rate(a.steady.as_ref()?), rate(b.steady.as_ref()?)];
+        let [a, b] = [rate(a, a.steady.as_ref()?), rate(b, b.steady.as_ref()?)];
         Some((a / b).ln())
     };
     pairs(a, b).into_iter().filter_map(ratio).collect()
@@ -91,13 +94,16 @@ fn pairs<'a>(a: &'a [RepeatSummary], b: &'a [RepeatSummary]) -> Vec<[&'a RepeatS
 }
 
 /// The test of two cells by their pairs.
-pub(super) fn tested(rows: [&Row; 2], rate: impl Fn(&Steady) -> f64) -> Option<Sequential> {
+pub(super) fn tested(
+    rows: [&Row; 2],
+    rate: impl Fn(&RepeatSummary, &Steady) -> f64,
+) -> Option<Sequential> {
     Sequential::of(&log_ratios(rows.map(|row| &*row.repeats), rate))
 }
 
 /// Why the pairs of two cells allow no verdict, however alike they are.
 pub(super) fn too_few(rows: [&Row; 2]) -> Option<Reason> {
-    let logs = log_ratios(rows.map(|row| &*row.repeats), |steady| {
+    let logs = log_ratios(rows.map(|row| &*row.repeats), |_, steady| {
         steady.tokens_per_second_per_gpu
     });
     if Sequential::of(&logs).is_some_and(|test| test.interval(CONFIDENCE).is_some()) {
@@ -142,7 +148,7 @@ pub fn decided(comparison: &Comparison, margin: f64) -> (Vec<Decided>, usize) {
     let of = |speedup: &Speedup| {
         let row = |cell: &str| comparison.rows.iter().find(|row| row.cell == cell);
         let rows = [row(&speedup.a)?, row(&speedup.b)?];
-        let logs = log_ratios(rows.map(|row| &*row.repeats), |steady| {
+        let logs = log_ratios(rows.map(|row| &*row.repeats), |_, steady| {
             steady.tokens_per_second_per_gpu
         });
         let test = Sequential::of(&logs);

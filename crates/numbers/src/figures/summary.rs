@@ -1,6 +1,7 @@
 //! A cell's results → its statistics: within each repeat over steps, then over repeats.
 
 mod beside;
+mod drift;
 pub(crate) mod notes;
 mod uncounted;
 

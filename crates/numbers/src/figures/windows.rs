@@ -56,7 +56,8 @@ fn timed_by_clock(result: &RunResult, warmup_steps: u64, is_forced: bool) -> Cow
         return Cow::Borrowed(result);
     };
     let began = trace.processes.first().and_then(|own| own.first_step);
-    let from = began.map_or(0, |first| first.saturating_sub(1)) + warmup_steps;
+    let before = began.map_or(0, |first| first.saturating_sub(1));
+    let from = before + warmup_steps;
     let windows = match is_forced && clock.whole_run.is_some() {
         true => Vec::new(),
         false => windows(&clock.ends, from, &evaluated(trace)),
@@ -81,7 +82,7 @@ fn timed_by_clock(result: &RunResult, warmup_steps: u64, is_forced: bool) -> Cow
             timed.anomalies.push(anomaly.clone());
             timed.trace.anomalies.push(anomaly);
         }
-        set_times(&mut timed.trace, &[((0, 0.0), whole)]);
+        set_times(&mut timed.trace, &[((before, 0.0), whole)]);
     } else {
         timed.anomalies.retain(|anomaly| !is_whole(anomaly));
         timed.trace.anomalies.retain(|anomaly| !is_whole(anomaly));

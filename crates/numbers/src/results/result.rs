@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use tprimat_job::{Job, RunOutcome};
-use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace, WHOLE_RUN};
+use tprimat_logs::{Anomaly, MEAN_BATCH, PARTIAL_BATCHES, Process, SECOND_RUN, Trace, WHOLE_RUN};
 
 use super::{
     Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, RepeatsPlanned,
@@ -157,8 +157,8 @@ impl RunResult {
             contract.derive("num_gpus", count.into());
         }
         found.extend(anomalies);
-        let of_whole_run = |a: &&Anomaly| a.kind == WHOLE_RUN;
-        found.extend(trace.anomalies.iter().filter(of_whole_run).cloned());
+        let of_rate = |a: &&Anomaly| [WHOLE_RUN, PARTIAL_BATCHES].contains(&&*a.kind);
+        found.extend(trace.anomalies.iter().filter(of_rate).cloned());
         let step_time_source = time_from_rate(&mut trace, &contract);
         starts_slowly(&mut trace, counts_from);
         // The time of a step that has more tokens than others says nothing by itself.
@@ -191,7 +191,11 @@ impl RunResult {
                 .iter()
                 .all(|f| contract.source(f) == Some(Source::Effective));
         let workload = Workload {
-            tokens_per_step: product.or(tokens_per_step).or(each).filter(|_| !varies),
+            tokens_per_step: product
+                .map(|tokens| in_the_mean(tokens, &contract, &trace))
+                .or(tokens_per_step)
+                .or(each)
+                .filter(|_| !varies),
             tokens_vary: varies,
             tokens_source: match attestation.attests_tokens() {
                 true if stated => Source::Effective,
@@ -269,6 +273,15 @@ impl RunResult {
     #[must_use]
     pub fn is_contradicted(&self) -> bool {
         self.outcome == RunOutcome::Ok && self.attestation.status == AttestationStatus::Contradicted
+    }
+}
+
+/// The tokens of a step on average, where the last steps of epochs have fewer sequences than the batch.
+fn in_the_mean(tokens: u64, contract: &Contract, trace: &Trace) -> u64 {
+    let batch = contract.count("global_batch_size").unwrap_or_default() as f64;
+    match trace.totals.get(MEAN_BATCH) {
+        Some(mean) if *mean < batch => (tokens as f64 / batch * mean).round() as u64,
+        _ => tokens,
     }
 }
 

@@ -74,3 +74,31 @@ fn one_long_step_stands_beside_the_ratio_that_it_turns() {
     assert!(has_verdict);
     assert_eq!(doubts, ["outliers_decide"]);
 }
+
+/// The first cell is 2 % quicker by its timer, which leaves out a tenth of the time that passes.
+#[test]
+fn time_outside_of_the_steps_stands_beside_the_ratio_that_it_turns() {
+    let of = |outside: f64| {
+        let mut comparison = compared([cell(A, 2.0, |_| 1.0), cell(B, 2.04, |_| 1.0)]);
+        for repeat in &mut comparison.rows[0].repeats {
+            repeat.clock = Some(Clock {
+                passed_seconds: 98.0 * (1.0 + outside),
+                steps_seconds: 98.0,
+                typical_ratio: Some(1.0 + outside),
+            });
+        }
+        let rows = [&comparison.rows[0], &comparison.rows[1]];
+        let speedup = &comparison.speedups[0];
+        let rows = match speedup.a == rows[0].cell {
+            true => rows,
+            false => [rows[1], rows[0]],
+        };
+        let doubts = doubts(speedup, rows, [0.0; 2]);
+        doubts
+            .iter()
+            .map(|reason| reason.code.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(0.1), ["clock_decides"]);
+    assert!(of(0.005).is_empty());
+}

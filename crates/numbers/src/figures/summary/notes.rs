@@ -17,7 +17,7 @@ use crate::figures::{
     codes::{LEVEL_SHIFT, NOT_COUNTED},
     otherwise::{LARGE_SHIFT, largest_shift, shift_words},
     summary,
-    summary::beside,
+    summary::{beside, drift},
     telemetry,
 };
 
@@ -33,6 +33,7 @@ pub(crate) fn notes(
     notes.extend(counted.iter().filter_map(|(r, _)| more_warm_up(r)));
     notes.extend(not_assessed(counted));
     notes.extend(level_shifts(counted));
+    notes.extend(drift::notes(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
     notes.extend(pauses(counted));

@@ -216,3 +216,29 @@ fn tokens_are_those_of_the_steps_that_are_timed() {
         steady.tokens_per_second
     );
 }
+
+/// The time of the summary is that of its own 50 steps.
+#[test]
+fn the_whole_run_of_one_that_goes_on_begins_behind_its_checkpoint() {
+    let log = "***** Running training *****\n  Total optimization steps = 100\n  Continuing training from global step 50\n\
+               {'train_runtime': 25.0, 'train_steps_per_second': 4.0, 'epoch': 1.0}\n";
+    let summary = summary(log, 5);
+    let repeat = &summary.repeats[0];
+    let steady = repeat.steady.as_ref().unwrap();
+    assert_eq!((steady.steps, steady.step_time.mean_seconds), (50, 0.5));
+    let drawn = "***** Running training *****\n  Total optimization steps = 100\n  Continuing training from global step 50\n\
+                 \r 51%|# | 51/100 [00:05<00:01,  1.00it/s]\r 100%|# | 100/100 [00:25<00:00,  1.00it/s]\n\
+                 {'train_runtime': 25.0, 'train_steps_per_second': 4.0, 'epoch': 1.0}\n";
+    let result = result_of(drawn, &["global_batch_size", "seq_length", "num_gpus"]);
+    let whole = of_whole_run(&result, 5);
+    let timed = whole
+        .trace
+        .steps
+        .iter()
+        .find(|s| s.step_time_seconds.is_some());
+    let timed = timed.unwrap();
+    assert_eq!(
+        (timed.step, timed.count(), timed.step_time_seconds),
+        (100, 50, Some(0.5))
+    );
+}

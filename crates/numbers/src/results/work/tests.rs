@@ -144,3 +144,43 @@ fn a_batch_that_grows_is_multiplied_by_a_length_that_was_supplied() {
     );
     assert!(result.workload.tokens_vary);
 }
+
+/// Forty sequences are a batch of 32 and one of 8.
+#[test]
+fn partial_batches_have_the_tokens_of_the_mean() {
+    let run = |micro: u64| {
+        let bar = |n: u64| {
+            format!(
+                "\r 5%|# | {n}/80 [{:02}:{:02}<00:10,  2.00s/it]",
+                n / 30,
+                2 * n % 60
+            )
+        };
+        let banner = format!(
+            "***** Running training *****\n  Num examples = 40\n  Num Epochs = 40\n  Instantaneous batch size per device = {micro}\n  Total \
+             train batch size (w. parallel, distributed & accumulation) = 32\n  Gradient Accumulation steps = 1\n  Total optimization \
+             steps = 80\n"
+        );
+        let log = banner
+            + &(0..=80).map(bar).collect::<String>()
+            + "\n{'train_runtime': 160.5, 'train_steps_per_second': 0.498, 'epoch': 40.0}\n";
+        let mut claim = Claim::of_model(None);
+        claim.add("seq_length");
+        claim.job.data.seq_length = 4096;
+        RunResult::of_claim(
+            parse_any(log.as_bytes()),
+            &claim,
+            facts(RunOutcome::Ok),
+            false,
+        )
+    };
+    let result = run(32);
+    assert_eq!(result.workload.tokens_per_step, Some(20 * 4096));
+    assert!(
+        result
+            .anomalies
+            .iter()
+            .any(|a| a.kind == tprimat_logs::PARTIAL_BATCHES)
+    );
+    assert_eq!(run(4).workload.tokens_per_step, Some(32 * 4096));
+}
