@@ -146,7 +146,7 @@ fn key_of_run(dir: &Path) -> Result<Option<Digest>> {
 /// What the run in a folder measures, where the folder says it.
 fn measured_in(dir: &Path) -> Result<Option<RunName>> {
     let spec = recover::read_spec(dir)?;
-    Ok(spec.and_then(|spec| spec.meta.read().ok()))
+    Ok(spec.and_then(|spec| RunName::deserialize(&spec.meta).ok()))
 }
 
 /// What a run folder of any version says of the run: the part of its [`Measurement`] that a job of

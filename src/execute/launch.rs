@@ -20,7 +20,7 @@ use crate::{
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan},
     results::RepeatsPlanned,
-    run::watched_inputs::Watched,
+    run::watched_inputs::{Content, Watched},
 };
 
 /// For the train task at `node`.
@@ -152,24 +152,38 @@ impl TrainWork<'_> {
             let known = plan.reads.known(&path);
             let stamp = known.filter(|known| known.digest == *digest);
             let stamp = stamp.map(|known| known.stamp);
-            all.push(Watched::file(name, path, *digest, stamp).guessed(input.may_be_output()));
+            let content = Content::File(*digest);
+            let stamps = stamp.into_iter().collect();
+            let mut watched = Watched::new(name, path, content, stamps);
+            watched.is_guessed = input.may_be_output();
+            all.push(watched);
         }
         let absent = prepared.inputs.absent.iter();
-        all.extend(absent.map(|name| Watched::absent(name, plan.root.join(name))));
+        all.extend(
+            absent
+                .map(|name| Watched::new(name, plan.root.join(name), Content::Nothing, Vec::new())),
+        );
         for file in &prepared.data {
             if let Ok(digest) = file.digest {
                 let (kind, path) = (file.kind, file.path.clone());
                 let stamps = plan.facts.data_stamps(&path, digest);
-                all.push(Watched::data(kind, &file.name, path, digest, stamps));
+                let name = format!("the {} {}", kind.name(), file.name);
+                let content = Content::Data { kind, digest };
+                all.push(Watched::new(name, path, content, stamps));
             }
         }
         if let Some(image) = &prepared.image
             && let (Some(file), Ok(text)) = (&image.file, &image.digest)
             && let Some(Ok(digest)) = text.strip_prefix("blake3:").map(str::parse)
         {
-            let stamp = plan.facts.data_stamps(file, digest).pop();
+            let stamps = plan.facts.data_stamps(file, digest);
             let name = format!("the image {}", image.name);
-            all.push(Watched::file(name, file.clone(), digest, stamp));
+            all.push(Watched::new(
+                name,
+                file.clone(),
+                Content::File(digest),
+                stamps,
+            ));
         }
         for (checkout, path) in plan.facts.checkouts(self.recipe) {
             let (Some(path), Ok(known)) = (path, &prepared.facts.known) else {
@@ -177,8 +191,11 @@ impl TrainWork<'_> {
             };
             let prefix = format!("checkout.{}.", checkout.variable);
             let name = format!("the checkout in ${}", checkout.variable);
-            let facts = texts_below(&prefix, known);
-            all.push(Watched::checkout(name, path, &checkout.file, facts));
+            let content = Content::Checkout {
+                file: checkout.file.clone(),
+                facts: texts_below(&prefix, known),
+            };
+            all.push(Watched::new(name, path, content, Vec::new()));
         }
         all
     }

@@ -19,7 +19,7 @@ use crate::{
         Run,
         folder::{making, remove},
         local::start,
-        spec::{ExitKind, RunSpec, Verbatim, attempt_id},
+        spec::{ExitKind, RunSpec, attempt_id},
     },
 };
 
@@ -122,7 +122,7 @@ pub fn profile(
     let id = format!("profile-{}", attempt_id());
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
-    spec.meta = Verbatim::of(&serde_json::json!({ "profile": work.name() }))?;
+    spec.meta = serde_json::json!({ "profile": work.name() });
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;

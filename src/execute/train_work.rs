@@ -54,11 +54,11 @@ pub struct Measurement {
 impl Measurement {
     /// What the folder of a run says of it; else why it is no measurement of anything.
     pub(super) fn of(spec: &RunSpec) -> Result<Self, String> {
-        let unreadable = |why| {
+        let unreadable = |why: serde_json::Error| {
             let dir = spec.dir.display();
             format!("the run folder {dir} is not readable: {why}")
         };
-        spec.meta.read().map_err(unreadable)
+        Self::deserialize(&spec.meta).map_err(unreadable)
     }
 }
 

@@ -22,7 +22,7 @@ mod end;
 mod node;
 
 use std::{
-    fs::{self, File},
+    fs::File,
     path::PathBuf,
     sync::{
         Mutex,
@@ -34,7 +34,7 @@ use std::{
 
 use super::{
     executor::{End, Interrupted, LOOK, Run},
-    folder::{self, lock, make, owner_lock_path, read_exit, state_path, take_lock, write_spec},
+    folder::{self, lock, make, owner_lock_path, read_exit, read_state, take_lock, write_spec},
     kubernetes::Kubernetes,
     slurm::Slurm,
     spec::{RunSpec, RunState},
@@ -133,18 +133,14 @@ impl Batch {
 }
 
 impl Run for Job {
-    fn state(&self) -> RunState {
-        let text = fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        match (*lock(&self.interrupted), serde_json::from_slice(&text)) {
-            (None | Some(Interrupted::GoesOn), Ok(state))
-                if !self.is_silent.load(Ordering::Relaxed) =>
-            {
-                state
-            }
-            _ => RunState::Queued {
-                reason: lock(&self.reason).clone(),
-            },
-        }
+    fn state(&self) -> Option<RunState> {
+        let is_cancelled = *lock(&self.interrupted) == Some(Interrupted::IsCancelled);
+        let is_old = is_cancelled || self.is_silent.load(Ordering::Relaxed);
+        let state = read_state(&self.spec.dir).filter(|_| !is_old);
+        state.or_else(|| {
+            let reason = lock(&self.reason).clone();
+            Some(RunState::Queued { reason })
+        })
     }
 
     fn terminate(&self) -> Interrupted {
@@ -418,7 +414,7 @@ pub(super) mod tests {
             exclusive: true,
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
-            meta: crate::run::Verbatim::of(&()).unwrap(),
+            meta: serde_json::Value::Null,
         }
     }
 

@@ -30,7 +30,6 @@ pub struct Holder {
     pub pid: u32,
     pub run_id: String,
     /// The folder in which its trainer runs, which is its project's.
-    #[serde(default)]
     pub project: PathBuf,
 }
 

@@ -33,7 +33,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A run that was started. While it lives, no other tprimat takes up its folder.
 pub trait Run: Send + Sync {
-    fn state(&self) -> RunState;
+    /// `None`: it has just begun.
+    fn state(&self) -> Option<RunState>;
     /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once, with what becomes of
     /// the run.
     fn terminate(&self) -> Interrupted;

@@ -130,6 +130,11 @@ pub(crate) fn write_spec(spec: &RunSpec, durability: Durability) -> Result<()> {
     files::write_atomically(&spec_path(&spec.dir), &text, durability)
 }
 
+/// What the run of a folder is doing, as far as it has said it.
+pub(crate) fn read_state(dir: &Path) -> Option<RunState> {
+    serde_json::from_slice(&fs::read(state_path(dir)).ok()?).ok()
+}
+
 /// How the run of a folder ended. `None`: nobody has recorded it, or its log is not seen whole yet, or a
 /// power cut took the record before it was on disk. A record that is there and cannot be read is an
 /// error, because a run that ended well would be made again if it were taken for none.
@@ -210,10 +215,8 @@ pub(crate) fn last_seen(dir: &Path) -> (f64, f64) {
     let mut grew = times.lines().filter_map(time);
     let first = grew.next();
     let ended = grew.next_back().or(first).unwrap_or_else(unix_now);
-    let state = fs::read(state_path(dir)).unwrap_or_default();
-    let began = match serde_json::from_slice(&state) {
-        Ok(RunState::Running { since, .. }) => Some(since),
-        // It is ending, or was never told of.
+    let began = match read_state(dir) {
+        Some(RunState::Running { since, .. }) => Some(since),
         _ => first,
     };
     (began.map_or(ended, |began| began.min(ended)), ended)
@@ -259,11 +262,14 @@ mod tests {
         let before = unix_now();
         let (began, ended) = last_seen(dir);
         assert!(began == ended && ended >= before, "it says nothing");
-        write("state.json", r#"{"state":"running","since":10.5}"#);
+        write(
+            "state.json",
+            r#"{"state":"running","since":10.5,"changed":[]}"#,
+        );
         write("times", "10.600000 0\n70.250000 1155\n");
         assert_eq!(last_seen(dir), (10.5, 70.25));
-        // Told to end, it no longer says since when it ran; its last line was cut off.
-        write("state.json", r#"{"state":"ending"}"#);
+        // It does not say since when it ran; its last line was cut off.
+        write("state.json", "");
         write("times", "10.600000 0\n70.250000 1155\n71.2");
         assert_eq!(last_seen(dir), (10.6, 70.25));
     }

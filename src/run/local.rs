@@ -31,7 +31,7 @@ use super::{
     end_note::noted_end,
     executor::{End, Interrupted, LOOK, Run},
     folder::{
-        last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
+        last_seen, lock, log_path, owner_lock_path, read_exit, read_state, supervisor_lock_path,
         supervisor_log_path, supervisor_said, take_lock, write_spec,
     },
     inbox::{frame, heard_signals, rounded_up},
@@ -44,9 +44,8 @@ use crate::{
 };
 
 impl Run for Running {
-    fn state(&self) -> RunState {
-        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
+    fn state(&self) -> Option<RunState> {
+        read_state(&self.spec.dir)
     }
 
     fn terminate(&self) -> Interrupted {

@@ -47,6 +47,6 @@ pub use serve::supervise;
 pub use slurm::Slurm;
 pub use spec::{
     ContainerSpec, ExitKind, Gpu, Hang, JobSpec, RUN_ARGUMENT, RunExit, RunSpec, RunState,
-    TELEMETRY, Target, Verbatim, attempt_id, hostname,
+    TELEMETRY, Target, attempt_id, hostname,
 };
 pub use watched_inputs::Watched;

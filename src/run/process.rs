@@ -115,10 +115,33 @@ pub(crate) fn started_at(pid: i32) -> Option<f64> {
     Some(unix_now() - (uptime - ticks as f64 / per_second as f64))
 }
 
+/// All processes of this host.
+pub(crate) fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The environment of a process, as far as it is text; none where it cannot be read, as another user's.
+fn environment_of(pid: i32) -> Vec<(String, String)> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let entries = bytes
+        .split(|&b| b == 0)
+        .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
+    entries
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The run that a process belongs to, as its environment says.
+pub(crate) fn run_of(pid: i32) -> Option<String> {
+    let environment = environment_of(pid).into_iter();
+    let mut runs = environment.filter(|(name, _)| name == RUN_ID_VARIABLE);
+    runs.next().map(|(_, run)| run)
+}
+
 /// The processes of one run.
 pub(crate) struct Tree {
-    /// The entry of the environment that marks a process of the run.
-    mark: Vec<u8>,
+    run_id: String,
     /// Whose descendants belong to the run as well.
     root: Option<i32>,
     /// No process of the run is older, in clock ticks from boot, so the environments of older ones,
@@ -139,7 +162,7 @@ impl Tree {
     /// Seen from anywhere: found by their environment alone.
     pub fn marked(run_id: &str) -> Self {
         Self {
-            mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(),
+            run_id: run_id.to_owned(),
             root: None,
             since: 0,
         }
@@ -156,14 +179,9 @@ impl Tree {
     }
 
     pub fn members(&self) -> Vec<Process> {
-        let Ok(entries) = fs::read_dir("/proc") else {
-            return Vec::new();
-        };
-        let pids = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let stats: HashMap<i32, Stat> =
-            pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
+        let stats: HashMap<i32, Stat> = pids()
+            .filter_map(|pid| Some((pid, Stat::of(pid)?)))
+            .collect();
         let this = i32::try_from(std::process::id()).unwrap_or(0);
         stats
             .iter()
@@ -211,50 +229,23 @@ impl Tree {
     }
 
     fn is_marked(&self, pid: i32) -> bool {
-        // Another user's process cannot be read, and is not ours.
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.marks(&environment))
+        run_of(pid).is_some_and(|run| run == self.run_id)
     }
 
-    fn marks(&self, environment: &[u8]) -> bool {
-        environment
-            .split(|&b| b == 0)
-            .any(|entry| entry == self.mark)
-    }
-
-    /// The environment of a process of the run, as far as it is text; `None` where there is no such
-    /// process.
+    /// The largest environment of a process of the run; `None` where there is no process of it.
     pub fn environment(&self) -> Option<BTreeMap<String, String>> {
-        let pids = fs::read_dir("/proc")
-            .ok()?
-            .flatten()
-            .map(|entry| entry.path());
-        let environments = pids.filter_map(|process| fs::read(process.join("environ")).ok());
-        let found = environments
-            .filter(|environment| self.marks(environment))
-            .max_by_key(Vec::len)?;
-        let entries = found
-            .split(|&b| b == 0)
-            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
-        Some(
-            entries
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        )
-    }
-
-    /// Has the run no process below its supervisor, for good? Says nothing of those that a daemon
-    /// started for it.
-    pub fn has_no_descendants(&self) -> bool {
-        self.root.is_some() && has_no_children()
+        let members = self.members().into_iter();
+        let environments = members.map(|process| environment_of(process.pid));
+        Some(environments.max_by_key(Vec::len)?.into_iter().collect())
     }
 
     /// The processes of the run, and whether none can come any more if there is none.
     ///
     /// A process may fork and exit behind a look at /proc, so an empty look proves nothing. But the
     /// supervisor adopts the orphans of its run: while it has no children, it has no descendants
-    /// either, and nobody who could make some.
+    /// either, and nobody who could make some, except for a daemon.
     pub fn look(&self) -> (Vec<Process>, bool) {
-        let is_certain = self.has_no_descendants();
+        let is_certain = self.root.is_some() && next_dead() == Err(Errno::ECHILD);
         (self.members(), is_certain)
     }
 
@@ -316,16 +307,16 @@ impl Process {
     }
 }
 
-fn has_no_children() -> bool {
+/// A child of this process that has ended, and is not reaped by this look.
+fn next_dead() -> nix::Result<WaitStatus> {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, peek) == Err(Errno::ECHILD)
+    waitid(Id::All, peek)
 }
 
 /// Reaps children that came to this process as their subreaper; `keep` belongs to someone else.
 pub(crate) fn reap_orphans(keep: Option<i32>) {
     loop {
-        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let pid = match waitid(Id::All, peek) {
+        let pid = match next_dead() {
             Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => pid,
             Err(Errno::EINTR) => continue,
             _ => return,

@@ -198,9 +198,6 @@ impl Supervisor {
         if let Some(sampler) = &sampler {
             sampler.stop();
         }
-        if matches!(end, TrainerEnd::Stopped(_)) {
-            self.tell(&RunState::Ending);
-        }
         let mut exit = RunExit {
             status: self.end_container_and_judge(&end, contained.as_ref(), &handle),
             started_at,
@@ -409,7 +406,6 @@ impl Supervisor {
             }
             self.inbox.wait(Duration::from_millis(20));
         }
-        self.tell(&RunState::Ending);
         self.end_tree(handle)
     }
 

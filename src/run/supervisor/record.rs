@@ -17,17 +17,17 @@ impl Supervisor {
     /// Where the disk has no room for a record, the note of the trainer's end takes it in.
     pub(crate) fn record(&self, exit: &RunExit) -> Result<()> {
         write_exit(&self.spec.dir, exit).or_else(|error| match &self.end_note {
-            Some(end) if end.note(exit, true).is_ok() => Ok(()),
+            Some(end) if end.note(exit).is_ok() => Ok(()),
             _ => Err(error),
         })
     }
 
-    /// Notes how the trainer ended, at once. A job's host may be another one than that of whoever reads
-    /// it. What cannot be noted is recorded a moment later all the same.
+    /// Notes how the trainer ended, at once. What cannot be noted is recorded a moment later all the same.
     pub(super) fn note_end(&self, exit: &RunExit) {
-        if let Some(end) = &self.end_note {
-            let is_log_synced = self.spec.job.is_some() && self.sync().is_ok();
-            let _ = end.note(exit, is_log_synced);
+        if let Some(end) = &self.end_note
+            && self.sync().is_ok()
+        {
+            let _ = end.note(exit);
         }
     }
 
