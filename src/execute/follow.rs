@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     event_sink::EventSink,
     events::{Event, HELD},
-    train_work::TrainWork,
+    launch::TrainWork,
 };
 use crate::{
     growing::Tail,

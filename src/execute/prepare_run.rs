@@ -6,9 +6,8 @@ use super::{
     contain::{self, contain},
     host::TrainHost,
     imports,
-    launch::job_json,
+    launch::{TrainWork, job_json},
     manifest::{Named, manifest},
-    train_work::TrainWork,
 };
 use crate::{
     digest::Digest,

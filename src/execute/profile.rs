@@ -17,7 +17,7 @@ use crate::{
     recipe::context,
     run::{
         Run,
-        folder::{making, remove},
+        folder::{LOG, making, remove},
         local::start,
         spec::{ExitKind, RunSpec, attempt_id},
     },
@@ -146,8 +146,8 @@ pub fn profile(
     })?;
     let (output, name) = place;
     let log = output.join(format!("{name}.log"));
-    if run.log_path().is_file() {
-        files::move_to(&run.log_path(), &log)?;
+    if dir.join(LOG).is_file() {
+        files::move_to(&dir.join(LOG), &log)?;
     }
     let (made, ending) = profiler.trace();
     let trace = output.join(format!("{name}{ending}"));

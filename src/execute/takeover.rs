@@ -12,9 +12,9 @@ use super::{
     events::Event,
     host::TrainHost,
     ingest::{ended_before_it_began, ingest},
+    launch::{Measurement, TrainWork},
     prepare_run::target,
     see_through::{KEY_LOOK, RunningSet, Trained, say_note, see_through},
-    train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::Cache,
@@ -23,7 +23,7 @@ use crate::{
     run::{
         RunSpec, Target,
         contained::sweep,
-        folder::{log_path, remove},
+        folder::{LOG, remove},
         recover::{self, Leftover, Swept, Taken},
     },
 };
@@ -86,7 +86,7 @@ pub(super) fn take_over(
             },
             Taken::GoesOn(spec, owner) => {
                 if is_asked_otherwise(work, host, &spec) {
-                    match host.batch().withdraw(&spec) {
+                    match host.systems.withdraw(&spec) {
                         Ok(false) => {}
                         Ok(true) => {
                             let message = format!(
@@ -101,7 +101,7 @@ pub(super) fn take_over(
                     }
                 }
                 let cancels = host.systems.of(&spec).cancels("", &spec);
-                let run = Arc::new(host.batch().attach((*spec).clone(), owner));
+                let run = Arc::new(host.systems.attach((*spec).clone(), owner));
                 let message = format!(
                     "{}: took up the run that an earlier build started, as it asked for it; `{cancels}` ends it",
                     work.name(),
@@ -143,7 +143,7 @@ fn is_asked_otherwise(work: &TrainWork, host: &TrainHost, spec: &RunSpec) -> boo
 /// False: the folder does not say what it is of, and is left alone.
 fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink) -> Result<bool> {
     let say = |message: String| events.report(&Event::Note { message });
-    let (spec, exit, log) = (&left.spec, left.exit.as_ref(), &log_path(&left.spec.dir));
+    let (spec, exit, log) = (&left.spec, left.exit.as_ref(), &left.spec.dir.join(LOG));
     let measured = match Measurement::of(spec) {
         Ok(measured) => measured,
         Err(why) => {

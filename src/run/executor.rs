@@ -3,7 +3,7 @@
 //!
 //! Another batch system implements `batch::System` alone. Whoever adds an executor of another kind
 //! implements [`Run`] for a run that was started, adds a word to
-//! `plan::execution`, and an arm to `TrainHost::start`. Keys,
+//! `plan::execution`, and an arm to `execute::train`. Keys,
 //! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
 //! devices of this host. What they see is a run folder and a [`RunExit`].
 //!

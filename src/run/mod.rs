@@ -35,7 +35,7 @@ mod supervisor;
 mod system;
 pub(crate) mod watched_inputs;
 
-pub use batch::{Batch, Systems, is_of_a_job};
+pub use batch::{Systems, is_of_a_job};
 pub use devices::{Holder, device_holder};
 pub use executor::{End, Interrupted, Run};
 pub use kubernetes::Kubernetes;

@@ -72,8 +72,6 @@ struct Stat {
     started: u64,
     /// Nothing runs in it any more; it only waits to be reaped.
     dead: bool,
-    /// By SIGSTOP, Ctrl-Z, `scontrol suspend` or a debugger.
-    stopped: bool,
 }
 
 impl Stat {
@@ -100,7 +98,6 @@ impl Stat {
             started: fields.get(19)?.parse().ok()?,
             // A main thread that ended before the others shows as a zombie too.
             dead: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
-            stopped: matches!(*fields.first()?, "T" | "t"),
         })
     }
 }
@@ -203,12 +200,6 @@ impl Tree {
         pids
     }
 
-    /// Is one of them stopped, so that the run cannot go on?
-    pub fn is_stopped(&self) -> bool {
-        let is_stopped = |process: &Process| Stat::of(process.pid).is_some_and(|s| s.stopped);
-        self.members().iter().any(is_stopped)
-    }
-
     /// Is this one of them? Looks at no process but this one and those above it.
     pub fn has(&self, pid: i32) -> bool {
         self.descends(pid, Stat::of) || self.is_marked(pid)
@@ -255,41 +246,29 @@ impl Tree {
     /// time on grace.
     pub fn end(&self, grace: Duration, tick: &mut dyn FnMut() -> bool) -> Ended {
         let begun = Instant::now();
-        let mut asked = HashSet::new();
-        let mut hurry = false;
+        let (mut asked, mut hurry, mut was_empty) = (HashSet::new(), false, false);
         let mut pause = Duration::from_millis(2);
-        let mut empty_looks = 0;
         loop {
             hurry |= tick();
             let (members, is_certain) = self.look();
-            empty_looks = if members.is_empty() {
-                empty_looks + 1
-            } else {
-                0
-            };
-            if empty_looks == 2 || empty_looks == 1 && is_certain {
-                return Ended {
-                    count: asked.len(),
-                    survivors: 0,
-                };
-            }
             let spent = begun.elapsed();
-            let force = hurry || spent >= grace;
-            if !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
+            let is_over = members.is_empty() && (is_certain || was_empty);
+            if is_over || !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
                 return Ended {
                     count: asked.len(),
                     survivors: members.len(),
                 };
             }
+            was_empty = members.is_empty();
+            let force = hurry || spent >= grace;
             for process in members {
-                let new = asked.insert(process);
-                match force {
-                    true => process.signal(Signal::SIGKILL),
-                    false if new => process.signal(Signal::SIGTERM),
-                    false => {}
+                match (force, asked.insert(process)) {
+                    (true, _) => process.signal(Signal::SIGKILL),
+                    (false, true) => process.signal(Signal::SIGTERM),
+                    (false, false) => {}
                 }
             }
-            if empty_looks == 0 {
+            if !was_empty {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(if force { 10 } else { 50 }));
             }
@@ -340,8 +319,7 @@ mod tests {
             Stat {
                 parent: 77,
                 started: 4242,
-                dead: false,
-                stopped: false
+                dead: false
             }
         );
         assert_eq!(Stat::parse("12 (cut off"), None);
@@ -358,29 +336,6 @@ mod tests {
         };
         assert!(stat(1).dead);
         assert!(!stat(2).dead);
-    }
-
-    #[test]
-    fn a_tree_with_a_stopped_process_is_stopped() {
-        let id = format!("stopped-test-{}", std::process::id());
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .env(RUN_ID_VARIABLE, &id)
-            .spawn()
-            .expect("sleep exists");
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-        let is = |stopped| {
-            let tree = Tree::marked(&id);
-            (0..5000).any(|_| {
-                thread::sleep(Duration::from_millis(1));
-                tree.is_stopped() == stopped && !tree.members().is_empty()
-            })
-        };
-        assert!(is(false));
-        kill(pid, Signal::SIGSTOP).unwrap();
-        assert!(is(true));
-        kill(pid, Signal::SIGKILL).unwrap();
-        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

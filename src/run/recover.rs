@@ -17,8 +17,8 @@ use super::{
     end_note::exit_or_end,
     executor::End,
     folder::{
-        GONE, MAKING, if_there, owner_lock_path, read_exit, read_if_there, remove, spec_path,
-        supervisor_lock_path, was_never_written,
+        GONE, MAKING, OWNER_LOCK, SPEC, SUPERVISOR_LOCK, if_there, read_exit, read_if_there,
+        read_spec, remove, was_never_written,
     },
     process::Tree,
     spec::{RunExit, RunSpec},
@@ -87,13 +87,11 @@ pub(crate) enum Taken {
 }
 
 fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(runs_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("cannot read the folder", runs_dir)(error)),
-    };
     let mut folders = Vec::new();
-    for entry in entries {
+    for entry in if_there(runs_dir, fs::read_dir(runs_dir))?
+        .into_iter()
+        .flatten()
+    {
         let entry = entry.map_err(Error::io("cannot read the folder", runs_dir))?;
         // Not through links: what they point to is not ours to end or remove.
         let found = if_there(&entry.path(), entry.file_type())?;
@@ -112,7 +110,7 @@ fn is_gone(dir: &Path) -> bool {
 /// Folders of runs that were described and not removed yet.
 pub(crate) fn run_folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
     // A description that cannot be looked at may be there: whoever reads it is told why not.
-    let is_described = |dir: &Path| spec_path(dir).try_exists().unwrap_or(true);
+    let is_described = |dir: &Path| dir.join(SPEC).try_exists().unwrap_or(true);
     let mut folders = folders(runs_dir)?;
     folders.retain(|dir| !is_gone(dir) && is_described(dir));
     Ok(folders)
@@ -120,12 +118,12 @@ pub(crate) fn run_folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// Does a supervisor still work on this run?
 pub(crate) fn is_supervised(dir: &Path) -> bool {
-    supervisor_lock_path(dir).exists() && !is_free(&supervisor_lock_path(dir))
+    dir.join(SUPERVISOR_LOCK).exists() && !is_free(&dir.join(SUPERVISOR_LOCK))
 }
 
 /// Is the tprimat alive that asked for this run?
 pub(crate) fn has_owner(dir: &Path) -> bool {
-    !is_free(&owner_lock_path(dir))
+    !is_free(&dir.join(OWNER_LOCK))
 }
 
 /// Are both dead, who asked for the run and who watched over it?
@@ -140,13 +138,6 @@ pub(crate) fn is_elsewhere(dir: &Path) -> bool {
         (Ok(None), Ok(Some(spec))) => spec.is_batch(),
         (Err(_), _) | (_, Err(_)) => true,
     }
-}
-
-/// What the run of a folder was to do; `None`: it does not say it, or in words of another version.
-/// A description that could not be read is an error: its run may go on, and must not be made twice.
-pub(crate) fn read_spec(dir: &Path) -> Result<Option<RunSpec>> {
-    let text = read_if_there(&spec_path(dir))?;
-    Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
 /// Whether nobody holds a lock; shared, so that several may ask at once.
@@ -166,7 +157,7 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
         return Ok(());
     }
     for dir in folders(runs_dir)? {
-        if files::is_own(&dir) && (is_gone(&dir) || !owner_lock_path(&dir).exists()) {
+        if files::is_own(&dir) && (is_gone(&dir) || !dir.join(OWNER_LOCK).exists()) {
             let _ = fs::remove_dir_all(&dir);
         }
     }
@@ -202,7 +193,7 @@ pub(crate) fn take_up(
     if !is_own_run(dir)? {
         return Ok(Taken::Nothing);
     }
-    let path = owner_lock_path(dir);
+    let path = dir.join(OWNER_LOCK);
     let Some(owner) = if_there(&path, open_lock(&path))? else {
         return Ok(Taken::Nothing);
     };
@@ -274,7 +265,7 @@ fn undescribed(dir: &Path) -> Result<Taken> {
     if is_supervised(dir) {
         return Ok(Taken::Held);
     }
-    let spec = read_if_there(&spec_path(dir))?.unwrap_or_default();
+    let spec = read_if_there(&dir.join(SPEC))?.unwrap_or_default();
     // A record of the end means that the description was on disk, too.
     if was_never_written(&spec) && matches!(read_exit(dir), Ok(None)) {
         remove(dir);

@@ -110,10 +110,7 @@ impl Watched {
         let Some(now) = self.stamps_now() else {
             return false;
         };
-        if self.is_untouched(&now) {
-            return true;
-        }
-        let is_planned = self.holds_what_was_planned();
+        let is_planned = self.is_untouched(&now) || self.holds_what_was_planned();
         if is_planned {
             self.stamps = now;
         }

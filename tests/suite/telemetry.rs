@@ -185,7 +185,7 @@ fn a_sampler_that_hangs_delays_no_kill() {
     write_atomically(&spec.dir.join("launch"), b"", Durability::Plain).unwrap();
     mkfifo(&spec.dir.join("telemetry.jsonl"), Mode::S_IRWXU).unwrap();
     let running = start(&spec);
-    while !fs::read(running.log_path()).is_ok_and(|log| log == b"up\n") {
+    while !fs::read(spec.dir.join("log")).is_ok_and(|log| log == b"up\n") {
         thread::sleep(Duration::from_millis(5));
     }
     running.terminate();

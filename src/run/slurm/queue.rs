@@ -3,22 +3,20 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
     host::last_line,
     run::{
-        folder::lock,
         spec::{ExitKind, RunSpec},
-        system::{Answer, Commands, JOB_PREFIX, Shown, SystemError, job_name},
+        system::{Answer, Commands, Shown, SystemError, job_name},
     },
 };
-
-/// After a refusal because the user has too many jobs, no training of the build submits for so long.
-/// Otherwise each of them would ask Slurm anew every few seconds.
-const FULL: Duration = Duration::from_secs(5);
 
 /// What is asked for, in lines of [`Listed::read`].
 const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
@@ -29,8 +27,8 @@ const RECORDED: &str =
 #[derive(Clone, Default)]
 pub struct Slurm {
     pub(super) commands: Commands<Jobs>,
-    /// When Slurm last refused a job because the user has too many.
-    refused_at: Arc<Mutex<Option<Instant>>>,
+    /// Was it said that the user has too many jobs?
+    is_full_told: Arc<AtomicBool>,
 }
 
 /// By their ids.
@@ -49,21 +47,10 @@ fn is_passing(stderr: &str) -> bool {
     PASSING.iter().any(|part| last.contains(part))
 }
 
-/// Where a job was refused because there are too many of the user, the account or the QOS: how the
-/// names of those begin whose ends may make room. Slurm may name its limit. Where it does not, the
-/// refusal may be for something that no end of a stranger's job changes.
-pub(super) fn makes_room(why: &SystemError) -> Option<&'static str> {
-    if !why.said.contains("Job violates accounting/QOS policy") {
-        return None;
-    }
-    let is_limit = |word: &&str| word.starts_with("QOS") || word.starts_with("Assoc");
-    let mut limits = why.said.split([' ', ';']).filter(is_limit).peekable();
-    match limits.peek() {
-        None => Some(JOB_PREFIX),
-        Some(_) => limits
-            .any(|limit| limit.contains("SubmitJob"))
-            .then_some(""),
-    }
+/// Was a job refused because there are too many of the user, the account or the QOS? The refusal may be for
+/// something else that no end of another job changes.
+pub(super) fn may_be_full(why: &SystemError) -> bool {
+    why.said.contains("Job violates accounting/QOS policy")
 }
 
 /// What Slurm shows of a job.
@@ -133,14 +120,9 @@ impl Slurm {
         }
     }
 
-    /// Did Slurm say just now that the user has too many jobs?
-    pub(super) fn is_full(&self) -> bool {
-        lock(&self.refused_at).is_some_and(|at| at.elapsed() < FULL)
-    }
-
-    /// Notes that it did; true the first time in a build.
+    /// Slurm has no room for a job; true the first time in a build.
     pub(super) fn note_full(&self) -> bool {
-        lock(&self.refused_at).replace(Instant::now()).is_none()
+        !self.is_full_told.swap(true, Ordering::Relaxed)
     }
 
     /// What a command printed. `sbatch` may name the reason in a line before the last one.
@@ -264,15 +246,14 @@ mod tests {
             "AssocGrpSubmitJobsLimit",
         ] {
             let said = refusal(&format!("sbatch: error: {limit}\n{POLICY}\n"));
-            assert_eq!(makes_room(&said), Some(""), "{limit}");
+            assert!(may_be_full(&said), "{limit}");
         }
-        assert_eq!(makes_room(&refusal(POLICY)), Some(JOB_PREFIX));
+        assert!(may_be_full(&refusal(POLICY)));
         let too_long = refusal(&format!(
             "sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}"
         ));
-        assert_eq!(makes_room(&too_long), None);
         let absent = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified";
-        assert_eq!(makes_room(&refusal(absent)), None);
+        assert!(!may_be_full(&refusal(absent)));
         let told = too_long.to_string();
         assert!(
             told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),

@@ -1,7 +1,5 @@
 //! What a run leaves: its log, finished and on disk, and the record of how it ended.
 
-use std::io;
-
 use super::Supervisor;
 use crate::{
     error::Result,
@@ -25,7 +23,7 @@ impl Supervisor {
     /// Notes how the trainer ended, at once. What cannot be noted is recorded a moment later all the same.
     pub(super) fn note_end(&self, exit: &RunExit) {
         if let Some(end) = &self.end_note
-            && self.sync().is_ok()
+            && sync_run(&self.spec.dir, &self.telemetry).is_ok()
         {
             let _ = end.note(exit);
         }
@@ -40,7 +38,7 @@ impl Supervisor {
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
         let mut notes = std::mem::take(&mut self.notes);
-        if let Err(error) = self.sync() {
+        if let Err(error) = sync_run(&self.spec.dir, &self.telemetry) {
             notes.push(format!("the log may not survive a power cut: {error}"));
         }
         if let Err(error) = masked {
@@ -52,10 +50,5 @@ impl Supervisor {
             notes.push("the container engine did not remove the run's container; the next build tries again".into());
         }
         (!notes.is_empty()).then(|| notes.join("; "))
-    }
-
-    /// Brings to disk what the run left, before it is recorded how it ended.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        sync_run(&self.spec.dir, &self.telemetry)
     }
 }
