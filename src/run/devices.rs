@@ -113,14 +113,13 @@ fn look_at(folder: &Path, device: &str) -> Option<File> {
     options.open(lock_path(folder, device).ok()?).ok()
 }
 
-/// A name that leads to another folder is not one of a device.
+/// A name that leads elsewhere is not one of a device.
 fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
-    match device.contains('/') {
-        true => Err(Error::failed(format!(
-            "`{device}` cannot be the name of a device"
-        ))),
-        false => Ok(folder.join(format!("{device}.lock"))),
+    if device.is_empty() || device.starts_with('.') || device.contains('/') {
+        let message = format!("`{device}` cannot be the name of a device");
+        return Err(Error::failed(message));
     }
+    Ok(folder.join(format!("{device}.lock")))
 }
 
 /// Another user's lock file can be locked, though not signed. The folder may be open to all, so

@@ -21,6 +21,9 @@ impl System for Slurm {
 
     fn submit(&self, spec: &RunSpec, tprimat: Option<&Path>) -> Result<Submission, String> {
         const ROOM: &str = "Slurm, which takes no more jobs of this user until others have ended";
+        if tprimat.is_some() && self.is_full() {
+            return Err(ROOM.to_owned());
+        }
         let list = || {
             let jobs = self.list(Duration::ZERO);
             jobs.map_err(|why| format!("Slurm, which does not answer: {why}"))

@@ -3,20 +3,22 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use crate::{
     host::last_line,
     run::{
+        folder::lock,
         spec::{ExitKind, RunSpec},
         system::{Answer, Commands, Shown, SystemError, job_name},
     },
 };
+
+/// After a refusal because the user has too many jobs, no training of the build submits for so long.
+/// Otherwise each of them would ask Slurm anew every few seconds.
+const FULL: Duration = Duration::from_secs(5);
 
 /// What is asked for, in lines of [`Listed::read`].
 const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
@@ -27,8 +29,8 @@ const RECORDED: &str =
 #[derive(Clone, Default)]
 pub struct Slurm {
     pub(super) commands: Commands<Jobs>,
-    /// Was it said that the user has too many jobs?
-    is_full_told: Arc<AtomicBool>,
+    /// When Slurm last refused a job because the user has too many.
+    refused_at: Arc<Mutex<Option<Instant>>>,
 }
 
 /// By their ids.
@@ -120,9 +122,14 @@ impl Slurm {
         }
     }
 
-    /// Slurm has no room for a job; true the first time in a build.
+    /// Did Slurm say just now that the user has too many jobs?
+    pub(super) fn is_full(&self) -> bool {
+        lock(&self.refused_at).is_some_and(|at| at.elapsed() < FULL)
+    }
+
+    /// Notes that it did; true the first time in a build.
     pub(super) fn note_full(&self) -> bool {
-        !self.is_full_told.swap(true, Ordering::Relaxed)
+        lock(&self.refused_at).replace(Instant::now()).is_none()
     }
 
     /// What a command printed. `sbatch` may name the reason in a line before the last one.
