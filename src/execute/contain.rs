@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{error::LaunchError, host::TrainHost, train_work::TrainWork};
+use super::{error::LaunchError, host::TrainHost, launch::TrainWork};
 use crate::{
     error::{Error, Problem, Result},
     files,

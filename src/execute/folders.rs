@@ -15,7 +15,7 @@ use crate::{
         ExitKind,
         batch::Systems,
         end_note::exit_or_end,
-        folder::{exit_path, spec_path},
+        folder::{EXIT, SPEC, read_spec},
         process::Tree,
         recover,
     },
@@ -85,7 +85,7 @@ pub fn unasked(runs: &Path, systems: &Systems, keys: &BTreeSet<Digest>) -> Vec<(
     let left =
         going_on(runs).filter(|(of, dir)| !keys.contains(&of.key) && !recover::has_owner(dir));
     let job = |(of, dir): (RunName, PathBuf)| {
-        let spec = recover::read_spec(&dir).ok()??;
+        let spec = read_spec(&dir).ok()??;
         let cancels = systems.of(&spec).cancels("", &spec);
         spec.is_batch().then_some((of.task, cancels))
     };
@@ -117,7 +117,7 @@ pub fn environment_of(dir: &Path) -> Option<BTreeMap<String, String>> {
 /// supervisor were both killed.
 #[must_use]
 pub fn is_over(dir: &Path) -> bool {
-    !spec_path(dir).exists() || exit_path(dir).exists() || recover::is_abandoned(dir)
+    !dir.join(SPEC).exists() || dir.join(EXIT).exists() || recover::is_abandoned(dir)
 }
 
 /// Keys of runs that ended well, and that the next build takes in because the tprimat that asked
@@ -145,14 +145,14 @@ fn key_of_run(dir: &Path) -> Result<Option<Digest>> {
 
 /// What the run in a folder measures, where the folder says it.
 fn measured_in(dir: &Path) -> Result<Option<RunName>> {
-    let spec = recover::read_spec(dir)?;
-    Ok(spec.and_then(|spec| spec.meta.read().ok()))
+    let spec = read_spec(dir)?;
+    Ok(spec.and_then(|spec| RunName::deserialize(&spec.meta).ok()))
 }
 
 /// What a run folder of any version says of the run: the part of its [`Measurement`] that a job of
 /// another version must be found by, or it would be submitted again.
 ///
-/// [`Measurement`]: super::train_work::Measurement
+/// [`Measurement`]: super::launch::Measurement
 #[derive(Deserialize)]
 struct RunName {
     key: Digest,

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     event_sink::EventSink,
     events::{Event, HELD},
-    train_work::TrainWork,
+    launch::TrainWork,
 };
 use crate::{
     growing::Tail,
@@ -90,7 +90,9 @@ impl<'a> Follower<'a> {
                 });
             }
         });
-        let state = self.run.state();
+        let Some(state) = self.run.state() else {
+            return;
+        };
         if let Some(what_for) =
             awaited(&state).filter(|what_for| seen.waiting_for.as_ref() != Some(what_for))
         {
@@ -118,14 +120,14 @@ impl<'a> Follower<'a> {
 fn awaited(state: &RunState) -> Option<String> {
     match state {
         RunState::WaitingForDevice { device, holder } => Some(match holder {
-            Some(holder) => {
-                let place = match holder.project.as_os_str().is_empty() {
-                    true => String::new(),
-                    false => format!(" in {}", holder.project.display()),
-                };
-                let Holder { pid, run_id, .. } = holder;
-                format!("{device}{HELD}{pid}{place} (run {run_id})")
-            }
+            Some(Holder {
+                pid,
+                run_id,
+                project,
+            }) => format!(
+                "{device}{HELD}{pid} in {} (run {run_id})",
+                project.display()
+            ),
             None => device.clone(),
         }),
         RunState::Queued { reason } => Some(reason.clone()),

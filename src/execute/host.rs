@@ -11,8 +11,7 @@ use crate::{
     cache::{Attempt, Cache},
     digest::Digest,
     error::Result,
-    plan::Place,
-    run::{self, Batch, Gpu, Run, RunSpec, Systems, Watched},
+    run::{Gpu, Systems, Watched},
 };
 
 /// What holds for every run of a build.
@@ -57,21 +56,5 @@ impl TrainHost {
     /// Where profiled runs are, which no sweep may take for measured ones.
     pub(super) fn profiles(&self) -> PathBuf {
         self.runs.with_file_name("profiles")
-    }
-
-    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
-    pub(super) fn start(&self, place: Place, spec: &RunSpec) -> Result<Arc<dyn Run>> {
-        Ok(match place {
-            // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
-            Place::Local | Place::Allocation => Arc::new(run::start(spec, &self.tprimat)?),
-            Place::Slurm | Place::Kubernetes => Arc::new(self.batch().start(spec)?),
-        })
-    }
-
-    pub(super) fn batch(&self) -> Batch {
-        Batch {
-            tprimat: self.tprimat.clone(),
-            systems: self.systems.clone(),
-        }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{host::TrainHost, train_work::TrainWork};
+use super::{host::TrainHost, launch::TrainWork};
 use crate::{
     cache::Attempt,
     digest::Digest,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     imports::{self, Late},
-    train_work::Measurement,
+    launch::Measurement,
 };
 use crate::{
     cache::{Attempt, Cache, INPUTS_CHANGED, INTERRUPTED, Output},

@@ -1,27 +1,81 @@
-//! What a training is started with, collected while the states are at hand.
+//! One training: what it measures, where the plan says how it is run, and what it is started with, collected
+//! while the states are at hand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    error::LaunchError,
-    price,
-    train_work::{Measurement, TrainWork},
-};
+use super::{error::LaunchError, price};
 use crate::{
     cache::{Output, TaskKind},
     data::prefix_of,
     digest::Digest,
     error::Result,
+    figures::Statistics,
     graph::{Engine, Statuses, Task, TaskId, label},
     host::commit_around,
     job::Job,
+    logs::LogSection,
     matrix::CellId,
-    plan::{DataKind, Input, Place, Plan},
+    plan::{DataKind, Execution, Input, Place, Plan, Prepared},
+    recipe::Recipe,
     results::RepeatsPlanned,
-    run::watched_inputs::Watched,
+    run::{
+        RunSpec,
+        watched_inputs::{Content, Watched},
+    },
 };
+
+/// One training: its cell in the plan, and what only this run of it has.
+pub struct TrainWork<'a> {
+    pub plan: &'a Plan,
+    pub recipe: &'a Recipe,
+    pub prepared: &'a Prepared,
+    pub measurement: Measurement,
+    /// Attempts that were known when this one was planned.
+    pub seen: BTreeSet<String>,
+    /// Names and bytes of the files that the recipe's templates make.
+    pub launch_files: Vec<(String, Vec<u8>)>,
+    /// The devices given to this run, as positions in `TrainHost::gpus`; empty on the cpu platform.
+    pub devices: Vec<usize>,
+    /// How long it is likely to take, where earlier runs tell.
+    pub estimated_seconds: Option<f64>,
+}
+
+/// What a run measures: where its attempt is filed, and what its log is held against. It is a part
+/// of the run's spec, so a tprimat that finds the run folder later knows it too.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Measurement {
+    pub key: Digest,
+    /// The task's name: `train cpu/native/llama/single#2`.
+    pub task: String,
+    pub preimage: String,
+    pub generation: u32,
+    pub log_section: LogSection,
+    /// Repeats that the plan wants of the cell.
+    pub repeats_planned: Option<RepeatsPlanned>,
+    pub job: Job,
+    /// The commit of the project, where it is a repository's.
+    #[serde(default)]
+    pub commit: Option<String>,
+    /// The warm-up: whether something disturbed the run is judged on the steps after it.
+    pub statistics: Statistics,
+}
+
+impl Measurement {
+    /// What the folder of a run says of it; else why it is no measurement of anything.
+    pub(super) fn of(spec: &RunSpec) -> std::result::Result<Self, String> {
+        let unreadable = |why: serde_json::Error| {
+            let dir = spec.dir.display();
+            format!("the run folder {dir} is not readable: {why}")
+        };
+        Self::deserialize(&spec.meta).map_err(unreadable)
+    }
+}
 
 /// For the train task at `node`.
 pub fn train_work<'a>(
@@ -142,6 +196,36 @@ pub fn job_json(job: &Job) -> Vec<u8> {
 }
 
 impl TrainWork<'_> {
+    /// The task's name.
+    pub(super) fn name(&self) -> &str {
+        &self.measurement.task
+    }
+
+    pub(super) fn key(&self) -> &Digest {
+        &self.measurement.key
+    }
+
+    pub(super) fn job(&self) -> &Job {
+        self.prepared.job()
+    }
+
+    /// Where and how it is started.
+    pub(super) fn execution(&self) -> &Execution {
+        &self.prepared.resolved.execution
+    }
+
+    /// Does it start the trainer that ships with tprimat?
+    pub(super) fn needs_native(&self) -> bool {
+        let mut programs = self.recipe.file.require.programs.iter();
+        programs.any(|program| program == "tprimat-native")
+    }
+
+    /// Where checkouts are on this host, by the variable that the script reads.
+    pub(super) fn checkouts(&self) -> impl Iterator<Item = (String, PathBuf)> {
+        let checkouts = self.plan.facts.checkouts(self.recipe).into_iter();
+        checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
+    }
+
     /// What the plan knows by content and the run reads where it lies.
     pub(super) fn watched(&self) -> Vec<Watched> {
         let (plan, prepared) = (self.plan, self.prepared);
@@ -152,24 +236,38 @@ impl TrainWork<'_> {
             let known = plan.reads.known(&path);
             let stamp = known.filter(|known| known.digest == *digest);
             let stamp = stamp.map(|known| known.stamp);
-            all.push(Watched::file(name, path, *digest, stamp).guessed(input.may_be_output()));
+            let content = Content::File(*digest);
+            let stamps = stamp.into_iter().collect();
+            let mut watched = Watched::new(name, path, content, stamps);
+            watched.is_guessed = input.may_be_output();
+            all.push(watched);
         }
         let absent = prepared.inputs.absent.iter();
-        all.extend(absent.map(|name| Watched::absent(name, plan.root.join(name))));
+        all.extend(
+            absent
+                .map(|name| Watched::new(name, plan.root.join(name), Content::Nothing, Vec::new())),
+        );
         for file in &prepared.data {
             if let Ok(digest) = file.digest {
                 let (kind, path) = (file.kind, file.path.clone());
                 let stamps = plan.facts.data_stamps(&path, digest);
-                all.push(Watched::data(kind, &file.name, path, digest, stamps));
+                let name = format!("the {} {}", kind.name(), file.name);
+                let content = Content::Data { kind, digest };
+                all.push(Watched::new(name, path, content, stamps));
             }
         }
         if let Some(image) = &prepared.image
             && let (Some(file), Ok(text)) = (&image.file, &image.digest)
             && let Some(Ok(digest)) = text.strip_prefix("blake3:").map(str::parse)
         {
-            let stamp = plan.facts.data_stamps(file, digest).pop();
+            let stamps = plan.facts.data_stamps(file, digest);
             let name = format!("the image {}", image.name);
-            all.push(Watched::file(name, file.clone(), digest, stamp));
+            all.push(Watched::new(
+                name,
+                file.clone(),
+                Content::File(digest),
+                stamps,
+            ));
         }
         for (checkout, path) in plan.facts.checkouts(self.recipe) {
             let (Some(path), Ok(known)) = (path, &prepared.facts.known) else {
@@ -177,8 +275,11 @@ impl TrainWork<'_> {
             };
             let prefix = format!("checkout.{}.", checkout.variable);
             let name = format!("the checkout in ${}", checkout.variable);
-            let facts = texts_below(&prefix, known);
-            all.push(Watched::checkout(name, path, &checkout.file, facts));
+            let content = Content::Checkout {
+                file: checkout.file.clone(),
+                facts: texts_below(&prefix, known),
+            };
+            all.push(Watched::new(name, path, content, Vec::new()));
         }
         all
     }

@@ -23,7 +23,6 @@ mod schedule;
 mod see_through;
 mod takeover;
 mod train;
-mod train_work;
 
 pub use contain::preflight_container;
 pub use error::LaunchError;

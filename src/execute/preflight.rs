@@ -48,7 +48,7 @@ pub fn preflight(
     problems.extend(checkouts.iter().filter_map(absent));
     let mut programs = require.programs.iter();
     if programs.any(|program| program == "tprimat-native") {
-        problems.extend(native_problem(recipe, python, host, look));
+        problems.extend(native_problem(recipe, host, look));
     }
     if let (Some(container), Some(image)) =
         (&prepared.resolved.execution.container, &prepared.image)
@@ -165,12 +165,7 @@ fn image_problem(
 
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one
 /// may run.
-fn native_problem(
-    recipe: &Recipe,
-    python: &Path,
-    host: &TrainHost,
-    look: ProbeDepth,
-) -> Option<Problem> {
+fn native_problem(recipe: &Recipe, host: &TrainHost, look: ProbeDepth) -> Option<Problem> {
     const HELP: &str = "`make wheel` in a checkout of this version of tprimat builds the wheel that installs it; or name it in $TPRIMAT_NATIVE";
     let Some(path) = &host.native else {
         return Some(missing(recipe, "the program `tprimat-native`", HELP));
@@ -178,7 +173,7 @@ fn native_problem(
     if host.native_seen.get().is_some() || look == ProbeDepth::AtFiles {
         return None;
     }
-    match check_native(path, python, &CodeDigests::default().native) {
+    match check_native(path, &CodeDigests::default().native) {
         Ok(seen) => {
             let _ = host.native_seen.set(seen);
             None

@@ -6,9 +6,8 @@ use super::{
     contain::{self, contain},
     host::TrainHost,
     imports,
-    launch::job_json,
+    launch::{TrainWork, job_json},
     manifest::{Named, manifest},
-    train_work::TrainWork,
 };
 use crate::{
     digest::Digest,
@@ -19,7 +18,7 @@ use crate::{
     recipe::COMMAND,
     run::{
         kubernetes,
-        spec::{Gpu, Hang, JobSpec, RunSpec, Target, Verbatim},
+        spec::{Gpu, Hang, JobSpec, RunSpec, Target},
     },
     secrets::Secrets,
 };
@@ -137,7 +136,8 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         exclusive: is_alone_on_devices(resolved.share, vendor),
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
-        meta: Verbatim::of(&work.measurement)?,
+        meta: serde_json::to_value(&work.measurement)
+            .map_err(|why| Error::Internal(format!("cannot write JSON: {why}")))?,
         container,
     })
 }

@@ -17,9 +17,9 @@ use crate::{
     recipe::context,
     run::{
         Run,
-        folder::{making, remove},
+        folder::{LOG, making, remove},
         local::start,
-        spec::{ExitKind, RunSpec, Verbatim, attempt_id},
+        spec::{ExitKind, RunSpec, attempt_id},
     },
 };
 
@@ -122,7 +122,7 @@ pub fn profile(
     let id = format!("profile-{}", attempt_id());
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
-    spec.meta = Verbatim::of(&serde_json::json!({ "profile": work.name() }))?;
+    spec.meta = serde_json::json!({ "profile": work.name() });
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;
@@ -146,8 +146,8 @@ pub fn profile(
     })?;
     let (output, name) = place;
     let log = output.join(format!("{name}.log"));
-    if run.log_path().is_file() {
-        files::move_to(&run.log_path(), &log)?;
+    if dir.join(LOG).is_file() {
+        files::move_to(&dir.join(LOG), &log)?;
     }
     let (made, ending) = profiler.trace();
     let trace = output.join(format!("{name}{ending}"));

@@ -33,6 +33,7 @@ use super::{
     host::TrainHost,
     interrupt::Interrupts,
     launch,
+    launch::TrainWork,
     schedule::{
         queue::{Queue, QueuedTraining},
         room::{Needs, Room, Running, Turns},
@@ -40,7 +41,6 @@ use super::{
     },
     see_through::{RunningSet, Trained},
     train::train,
-    train_work::TrainWork,
 };
 use crate::{
     cache::{Attempt, TaskKind},

@@ -15,14 +15,14 @@ use super::{
     host::TrainHost,
     imports,
     ingest::ingest,
-    train_work::{Measurement, TrainWork},
+    launch::{Measurement, TrainWork},
 };
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Result},
     run::{
         End, ExitKind, Interrupted, Run, RunExit, RunSpec,
-        folder::{log_path, remove},
+        folder::{LOG, remove},
     },
 };
 
@@ -85,7 +85,7 @@ pub(super) fn see_through(
     (spec, run): (&RunSpec, Arc<dyn Run>),
 ) -> Result<Option<Trained>> {
     running.add(&run);
-    let log = log_path(&spec.dir);
+    let log = spec.dir.join(LOG);
     let end = {
         let mut follower = Follower::of(work, (&*run, &log), events);
         run.wait(&mut || follower.look())

@@ -12,9 +12,9 @@ use super::{
     events::Event,
     host::TrainHost,
     ingest::{ended_before_it_began, ingest},
+    launch::{Measurement, TrainWork},
     prepare_run::target,
     see_through::{KEY_LOOK, RunningSet, Trained, say_note, see_through},
-    train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::Cache,
@@ -23,7 +23,7 @@ use crate::{
     run::{
         RunSpec, Target,
         contained::sweep,
-        folder::remove,
+        folder::{LOG, remove},
         recover::{self, Leftover, Swept, Taken},
     },
 };
@@ -86,7 +86,7 @@ pub(super) fn take_over(
             },
             Taken::GoesOn(spec, owner) => {
                 if is_asked_otherwise(work, host, &spec) {
-                    match host.batch().withdraw(&spec) {
+                    match host.systems.withdraw(&spec) {
                         Ok(false) => {}
                         Ok(true) => {
                             let message = format!(
@@ -101,7 +101,7 @@ pub(super) fn take_over(
                     }
                 }
                 let cancels = host.systems.of(&spec).cancels("", &spec);
-                let run = Arc::new(host.batch().attach((*spec).clone(), owner));
+                let run = Arc::new(host.systems.attach((*spec).clone(), owner));
                 let message = format!(
                     "{}: took up the run that an earlier build started, as it asked for it; `{cancels}` ends it",
                     work.name(),
@@ -117,7 +117,7 @@ pub(super) fn take_over(
                     return Ok(Some(trained));
                 }
             }
-            Taken::Nothing | Taken::Undescribed => drop(passed.insert(dir)),
+            Taken::Nothing => drop(passed.insert(dir)),
             Taken::Held => {
                 if running.is_stopped() {
                     return Err(Error::Interrupted(0));
@@ -143,7 +143,7 @@ fn is_asked_otherwise(work: &TrainWork, host: &TrainHost, spec: &RunSpec) -> boo
 /// False: the folder does not say what it is of, and is left alone.
 fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink) -> Result<bool> {
     let say = |message: String| events.report(&Event::Note { message });
-    let (spec, exit, log) = (&left.spec, left.exit.as_ref(), &left.log);
+    let (spec, exit, log) = (&left.spec, left.exit.as_ref(), &left.spec.dir.join(LOG));
     let measured = match Measurement::of(spec) {
         Ok(measured) => measured,
         Err(why) => {
@@ -164,7 +164,7 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
         ));
     }
     say_note(&attempt.task, exit, events);
-    remove(&left.dir);
+    remove(&spec.dir);
     Ok(true)
 }
 
@@ -196,20 +196,12 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
 /// Removes what profiled runs left whose tprimat died: a profile is made again, never taken in.
 pub fn sweep_profiles(host: &TrainHost, events: &EventSink) {
     let swept = recover::sweep(&host.profiles(), &host.caller_env, &host.systems);
-    swept.left.iter().for_each(|left| remove(&left.dir));
+    swept.left.iter().for_each(|left| remove(&left.spec.dir));
     say_left_alone(&swept, events);
 }
 
 /// Says of which folders of runs nothing was taken, and why.
 fn say_left_alone(swept: &Swept, events: &EventSink) {
-    for dir in &swept.undescribed {
-        let message = format!(
-            "left alone: nobody knows which run {} is of, because its spec.json is gone or cannot be read; remove the folder \
-             if you do not need its log",
-            dir.display()
-        );
-        events.report(&Event::Note { message });
-    }
     for error in &swept.errors {
         events.report(&Event::Note {
             message: format!("a run that an earlier build left is left alone: {error}"),

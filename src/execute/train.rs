@@ -4,17 +4,20 @@
 //! the folder goes. In between, whoever dies, the next build finds the folder (see
 //! `takeover`) and takes it in.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     error::is_of_one_run,
     event_sink::EventSink,
     events::Event,
     host::TrainHost,
+    launch::TrainWork,
     prepare_run::prepare,
     see_through::{KEY_LOOK, RunningSet, Trained, see_through},
     takeover::take_over,
-    train_work::TrainWork,
 };
 use crate::{
     cache::{Attempt, Cache, KeyLock},
@@ -23,9 +26,10 @@ use crate::{
     job::RunOutcome,
     plan::Place,
     run::{
-        RunSpec, attempt_id,
+        Run, RunSpec, attempt_id,
         devices::left_on,
         folder::{making, remove},
+        start,
         watched_inputs::{Watched, not_started, outdated},
     },
 };
@@ -91,7 +95,11 @@ pub fn train(
         }
         std::thread::sleep(KEY_LOOK);
     }
-    let run = host.start(work.execution().place, &spec)?;
+    let run: Arc<dyn Run> = match work.execution().place {
+        // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
+        Place::Local | Place::Allocation => Arc::new(start(&spec, &host.tprimat)?),
+        Place::Slurm | Place::Kubernetes => Arc::new(host.systems.start(&spec, &host.tprimat)?),
+    };
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| {

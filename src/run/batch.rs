@@ -22,8 +22,8 @@ mod end;
 mod node;
 
 use std::{
-    fs::{self, File},
-    path::PathBuf,
+    fs::File,
+    path::{Path, PathBuf},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -34,11 +34,11 @@ use std::{
 
 use super::{
     executor::{End, Interrupted, LOOK, Run},
-    folder::{self, lock, make, owner_lock_path, read_exit, state_path, take_lock, write_spec},
+    folder::{self, OWNER_LOCK, lock, make, read_exit, read_state, take_lock, write_spec},
     kubernetes::Kubernetes,
     slurm::Slurm,
     spec::{RunSpec, RunState},
-    system::{Shown, Submission, System, SystemError, job_of},
+    system::{Shown, Submission, System, job_of},
 };
 use crate::{
     error::{Error, Result},
@@ -74,12 +74,6 @@ impl Systems {
     }
 }
 
-/// Submits jobs.
-pub struct Batch {
-    pub tprimat: PathBuf,
-    pub systems: Systems,
-}
-
 /// A run that is a job, or is about to be.
 pub struct Job {
     spec: RunSpec,
@@ -96,12 +90,13 @@ pub struct Job {
     _owner: Option<File>,
 }
 
-impl Batch {
-    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
-    pub(crate) fn start(&self, spec: &RunSpec) -> Result<Job> {
+impl Systems {
+    /// Starts the run whose launch files are in `spec.dir`, and returns at once. `tprimat`: what its job
+    /// executes.
+    pub(crate) fn start(&self, spec: &RunSpec, tprimat: &Path) -> Result<Job> {
         let dir = &spec.dir;
         files::create_dir_all(dir)?;
-        let owner = take_lock(&owner_lock_path(dir))?;
+        let owner = take_lock(&dir.join(OWNER_LOCK))?;
         // A Secret has it in Kubernetes.
         if spec.job.as_ref().is_none_or(|job| job.kubernetes.is_none()) {
             let environment = dir.join(ENVIRONMENT);
@@ -109,17 +104,16 @@ impl Batch {
             make(&environment, &text).map_err(Error::io("cannot write", environment))?;
         }
         // From here on the run folder says that there is or will be a job.
-        write_spec(spec, Durability::Synced)?;
-        let tprimat = Some(self.tprimat.clone());
-        let system = self.systems.of(spec);
-        Ok(Job::of(spec.clone(), system, tprimat, Some(owner)))
+        write_spec(spec)?;
+        let tprimat = Some(tprimat.to_owned());
+        Ok(Job::of(spec.clone(), self.of(spec), tprimat, Some(owner)))
     }
 
     /// Takes back a run whose job has not begun it; false: it has. The caller holds the lock of its folder.
     pub(crate) fn withdraw(&self, spec: &RunSpec) -> Result<bool> {
         let is_taken = take(&spec.dir, WITHDRAWN)?;
         if is_taken {
-            self.systems.of(spec).let_go(spec, None);
+            self.of(spec).let_go(spec, None);
             folder::remove(&spec.dir);
         }
         Ok(is_taken)
@@ -127,24 +121,20 @@ impl Batch {
 
     /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
     pub(crate) fn attach(&self, spec: RunSpec, owner: File) -> Job {
-        let system = self.systems.of(&spec);
+        let system = self.of(&spec);
         Job::of(spec, system, None, Some(owner))
     }
 }
 
 impl Run for Job {
-    fn state(&self) -> RunState {
-        let text = fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        match (*lock(&self.interrupted), serde_json::from_slice(&text)) {
-            (None | Some(Interrupted::GoesOn), Ok(state))
-                if !self.is_silent.load(Ordering::Relaxed) =>
-            {
-                state
-            }
-            _ => RunState::Queued {
-                reason: lock(&self.reason).clone(),
-            },
-        }
+    fn state(&self) -> Option<RunState> {
+        let is_cancelled = *lock(&self.interrupted) == Some(Interrupted::IsCancelled);
+        let is_old = is_cancelled || self.is_silent.load(Ordering::Relaxed);
+        let state = read_state(&self.spec.dir).filter(|_| !is_old);
+        state.or_else(|| {
+            let reason = lock(&self.reason).clone();
+            Some(RunState::Queued { reason })
+        })
     }
 
     fn terminate(&self) -> Interrupted {
@@ -153,16 +143,11 @@ impl Run for Job {
             true => Interrupted::IsCancelled,
             false => Interrupted::GoesOn,
         };
-        let interrupted = *lock(&self.interrupted).get_or_insert(asked);
-        if interrupted == Interrupted::GoesOn {
-            self.system.hurry();
-        }
-        interrupted
+        *lock(&self.interrupted).get_or_insert(asked)
     }
 
     fn kill(&self) {
         *lock(&self.interrupted) = Some(Interrupted::GoesOn);
-        self.system.hurry();
     }
 
     fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End> {
@@ -298,18 +283,16 @@ impl Job {
             Some(id) => id,
         };
         let shown = self.system.state(&id, &self.spec, age);
-        let shown = shown.map_err(|why| self.unanswered(&why))?;
+        let name = self.system.name();
+        let shown = shown.map_err(|why| format!("{name}, which does not answer: {why}"))?;
         let job = job_of(&*self.system, &id);
-        if shown.is_hopeless && take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
-            return Ok(Some(End::Refused(format!(
-                "{job} was not started: {}",
-                shown.reason
-            ))));
-        }
-        // Of a job that is gone and had not taken its run, nothing has run and nothing will.
         let is_gone = shown.is_over && shown.state.is_empty();
-        if is_gone && take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
-            return Ok(Some(End::NeverWas));
+        if (shown.is_hopeless || is_gone) && self.take_back()? {
+            // Of a job that is gone and had not taken its run, nothing has run and nothing will.
+            return Ok(Some(match shown.is_hopeless {
+                true => End::Refused(format!("{job} was not started: {}", shown.reason)),
+                false => End::NeverWas,
+            }));
         }
         if shown.is_over {
             over.get_or_insert_with(|| (Instant::now(), shown));
@@ -323,26 +306,19 @@ impl Job {
         }
     }
 
-    /// As the reason of a wait.
-    fn unanswered(&self, why: &SystemError) -> String {
-        format!("{}, which does not answer: {why}", self.system.name())
+    /// A job that comes to be seen later runs nothing. False: one was first, and has the run.
+    fn take_back(&self) -> Result<bool, String> {
+        take(&self.spec.dir, WITHDRAWN).map_err(unreachable)
     }
 
     /// One attempt at it.
     fn submit(&self) -> Look {
-        match self.system.submit(&self.spec, self.tprimat.as_deref())? {
-            Submission::Job(id) => self.submitted(&id),
-            // Nor does a job run that was made all the same.
-            Submission::Refused(why) => {
-                let taken = take(&self.spec.dir, WITHDRAWN).map_err(unreachable)?;
-                Ok(taken.then_some(End::Refused(why)))
-            }
-            Submission::NoJob => {
-                // A job that comes to be seen later runs nothing. Where one was first, it has the run.
-                let taken = take(&self.spec.dir, WITHDRAWN).map_err(unreachable)?;
-                Ok(taken.then_some(End::NeverWas))
-            }
-        }
+        let end = match self.system.submit(&self.spec, self.tprimat.as_deref())? {
+            Submission::Job(id) => return self.submitted(&id),
+            Submission::Refused(why) => End::Refused(why),
+            Submission::NoJob => End::NeverWas,
+        };
+        Ok(self.take_back()?.then_some(end))
     }
 
     fn submitted(&self, id: &str) -> Look {
@@ -356,7 +332,7 @@ impl Job {
     fn cancel(&self, told: &mut Option<Instant>) -> Result<(), String> {
         let Some(id) = noted_job(&self.spec.dir).map_err(unreachable)? else {
             // Whether a submission was heard or not: no job runs what somebody else has claimed.
-            if take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
+            if self.take_back()? {
                 self.system.let_go(&self.spec, None);
                 folder::remove(&self.spec.dir);
                 *lock(&self.interrupted) = Some(Interrupted::GoesOn);
@@ -418,16 +394,13 @@ pub(super) mod tests {
             exclusive: true,
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
-            meta: crate::run::Verbatim::of(&()).unwrap(),
+            meta: serde_json::Value::Null,
         }
     }
 
-    fn batch(slurm: Slurm) -> Batch {
+    fn systems(slurm: Slurm) -> Systems {
         let kubernetes = Kubernetes::default();
-        Batch {
-            tprimat: "/bin/tprimat".into(),
-            systems: Systems { slurm, kubernetes },
-        }
+        Systems { slurm, kubernetes }
     }
 
     #[test]
@@ -447,8 +420,8 @@ pub(super) mod tests {
             ..spec(settings, Vendor::Cpu)
         };
         let path = [("PATH".to_owned(), bin.display().to_string())];
-        let slurm = batch(Slurm::new(path.into()));
-        let run = slurm.start(&spec).unwrap();
+        let slurm = systems(Slurm::new(path.into()));
+        let run = slurm.start(&spec, Path::new("/bin/tprimat")).unwrap();
         assert_eq!(run.terminate(), Interrupted::IsCancelled);
         assert!(matches!(run.wait(&mut || ()), Err(Error::Interrupted(0))));
         assert!(!spec.dir.exists() && !folder.path().join("submitted").exists());
@@ -461,7 +434,7 @@ pub(super) mod tests {
             dir: folder.path().to_owned(),
             ..spec(Settings::default(), Vendor::Cpu)
         };
-        let slurm = batch(Slurm::default());
+        let slurm = systems(Slurm::default());
         let one = slurm.attach(spec, tempfile::tempfile().unwrap());
         assert!(
             one.submitted("12")

@@ -23,7 +23,7 @@ use std::{
 };
 
 use super::{
-    container::user_arguments,
+    container::{user_arguments, words},
     folder::tail_of,
     process::RUN_ID_VARIABLE,
     spec::{ContainerSpec, ExitKind},
@@ -54,18 +54,10 @@ pub(crate) fn verb(kind: EngineKind, id: &str, runs: &Path) -> Vec<String> {
     let mark = format!("{RUN_ID_VARIABLE}={id}");
     match kind {
         EngineKind::Docker | EngineKind::Podman => {
-            let mut words = vec![
-                "run".to_owned(),
-                "--interactive".into(),
-                "--init".into(),
-                "--pull=never".into(),
-            ];
+            let mut words = words("run --interactive --init --pull=never");
             words.extend(["--name".into(), container_name(id)]);
-            words.extend(
-                labels(id, runs)
-                    .into_iter()
-                    .flat_map(|label| ["--label".into(), label]),
-            );
+            words.extend(["--label".into(), format!("{RUN_LABEL}={id}")]);
+            words.extend(["--label".into(), format!("{OWNER_LABEL}={}", owner(runs))]);
             // The only variable that `inspect` shows; by it processes inside are known as the
             // run's.
             words.extend(["--env".into(), mark]);
@@ -106,13 +98,6 @@ impl ContainerSpec {
             .collect::<String>()
             .into_bytes()
     }
-
-    fn engine(&self) -> ContainerEngine {
-        ContainerEngine {
-            kind: self.engine,
-            program: self.program.clone(),
-        }
-    }
 }
 
 /// Has the engine a service of its own, which keeps a container when its client dies?
@@ -144,10 +129,10 @@ impl Contained {
     /// None where the engine's processes are the run's own, so that nothing needs more than any
     /// process does.
     pub fn of(spec: &ContainerSpec, run_id: &str) -> Option<Self> {
-        let environment = spec.environment.clone();
-        has_service(spec.engine).then(|| Self {
-            engine: spec.engine(),
-            environment,
+        let (kind, program) = (spec.engine, spec.program.clone());
+        has_service(kind).then(|| Self {
+            engine: ContainerEngine { kind, program },
+            environment: spec.environment.clone(),
             name: container_name(run_id),
         })
     }
@@ -155,11 +140,9 @@ impl Contained {
     /// As a later tprimat finds it. The program is looked up anew: a run folder may come from
     /// anywhere, and must not name a program that is then run.
     pub fn found(kind: EngineKind, run_id: &str, env: &BTreeMap<String, String>) -> Option<Self> {
-        let engine = ContainerEngine::find(Some(kind), env)
-            .ok()
-            .filter(|_| has_service(kind))?;
+        let engine = ContainerEngine::find(Some(kind), env).ok();
         Some(Self {
-            engine,
+            engine: engine.filter(|_| has_service(kind))?,
             environment: env.clone(),
             name: container_name(run_id),
         })
@@ -176,10 +159,9 @@ impl Contained {
             return stage_of(&String::from_utf8_lossy(&said.stdout));
         }
         let error = last_line(&said.stderr);
-        if error.to_lowercase().contains("no such container") {
-            Ok(Stage::Absent)
-        } else {
-            Err(error)
+        match error.to_lowercase().contains("no such container") {
+            true => Ok(Stage::Absent),
+            false => Err(error),
         }
     }
 
@@ -238,33 +220,19 @@ impl Contained {
     }
 }
 
-/// The labels of a container: whose it is, and of which folder of runs.
-fn labels(id: &str, runs: &Path) -> [String; 2] {
-    [
-        format!("{RUN_LABEL}={id}"),
-        format!("{OWNER_LABEL}={}", owner(runs)),
-    ]
-}
-
 fn stage_of(said: &str) -> Result<Stage, String> {
-    let fields: Vec<&str> = said.split_whitespace().collect();
-    match fields.as_slice() {
-        ["created" | "initialized" | "configured", ..] => Ok(Stage::Created),
-        [
-            "exited" | "dead" | "stopped" | "removing",
-            code,
-            out_of_memory,
-        ] => {
-            let code = code
-                .parse()
-                .map_err(|_| format!("an exit code of `{code}`"))?;
+    let mut fields = said.split_whitespace();
+    match fields.next().ok_or("it said nothing")? {
+        "created" | "initialized" | "configured" => Ok(Stage::Created),
+        "exited" | "dead" | "stopped" | "removing" => {
+            let code = fields.next().unwrap_or_default();
+            let code = code.parse();
             Ok(Stage::Exited {
-                code,
-                out_of_memory: *out_of_memory == "true",
+                code: code.map_err(|_| format!("it told of an exit in `{said}`"))?,
+                out_of_memory: fields.next() == Some("true"),
             })
         }
-        [_, ..] => Ok(Stage::Running),
-        [] => Err("it said nothing".into()),
+        _ => Ok(Stage::Running),
     }
 }
 

@@ -1,7 +1,5 @@
 //! The flags of container engines without which GPUs and shared memory are not there.
 
-use std::path::Path;
-
 use super::spec::Gpu;
 use crate::{host::EngineKind, job::Vendor};
 
@@ -36,19 +34,11 @@ impl Needs<'_> {
         if self.vendor != Vendor::Cpu {
             // NCCL and RCCL pin the memory that they share; what containers allow by default is far
             // too little.
-            arguments.extend(words(&[
-                "--ulimit",
-                "memlock=-1",
-                "--ulimit",
-                "stack=67108864",
-            ]));
+            arguments.extend(words("--ulimit memlock=-1 --ulimit stack=67108864"));
         }
-        arguments.extend(words(&["--ipc=host", "--network=host"]));
-        arguments.extend(
-            self.mounts
-                .iter()
-                .flat_map(|mount| ["--volume".to_owned(), mount.clone()]),
-        );
+        arguments.extend(words("--ipc=host --network=host"));
+        let mounts = self.mounts.iter();
+        arguments.extend(mounts.flat_map(|mount| ["--volume".to_owned(), mount.clone()]));
         arguments.extend(["--workdir".to_owned(), self.workdir.to_owned()]);
         arguments
     }
@@ -61,12 +51,12 @@ impl Needs<'_> {
                 .collect()
         };
         match (kind, self.gpus.map(names)) {
-            (EngineKind::Podman, None) => words(&["--device", "nvidia.com/gpu=all"]),
+            (EngineKind::Podman, None) => words("--device nvidia.com/gpu=all"),
             (EngineKind::Podman, Some(names)) => names
                 .into_iter()
                 .flat_map(|name| ["--device".to_owned(), format!("nvidia.com/gpu={name}")])
                 .collect(),
-            (_, None) => words(&["--gpus", "all"]),
+            (_, None) => words("--gpus all"),
             // The quotes are docker's: without them it takes what follows a comma for another
             // option.
             (_, Some(names)) => vec![
@@ -80,16 +70,11 @@ impl Needs<'_> {
         let named = self
             .gpus
             .filter(|gpus| has_these_alone(kind, Vendor::Amd, *gpus));
-        let nodes: Option<Vec<&Path>> = named.map(|gpus| {
-            gpus.iter()
-                .filter_map(|g| g.render_node.as_deref())
-                .collect()
-        });
-        let mut arguments = words(&["--device=/dev/kfd"]);
+        let mut arguments = words("--device=/dev/kfd");
         let mut groups = vec!["video".to_owned()];
-        match nodes {
-            Some(nodes) => {
-                for node in nodes {
+        match named {
+            Some(gpus) => {
+                for node in gpus.iter().filter_map(|gpu| gpu.render_node.as_deref()) {
                     arguments.push(format!("--device={}", node.display()));
                     // By number: the image may have no group of that name.
                     let group = std::fs::metadata(node)
@@ -100,33 +85,25 @@ impl Needs<'_> {
             // A GPU whose node is not known is among all of them.
             None => arguments.push("--device=/dev/dri".to_owned()),
         }
-        arguments.extend(
-            groups
-                .into_iter()
-                .flat_map(|group| ["--group-add".to_owned(), group]),
-        );
-        arguments.extend(words(&[
-            "--cap-add=SYS_PTRACE",
-            "--security-opt",
-            "seccomp=unconfined",
-        ]));
+        let groups = groups.into_iter();
+        arguments.extend(groups.flat_map(|group| ["--group-add".to_owned(), group]));
+        arguments.extend(words(
+            "--cap-add=SYS_PTRACE --security-opt seccomp=unconfined",
+        ));
         arguments
     }
 
     /// Every process stays the caller's own, so devices are chosen by the variables of the run
     /// alone.
     fn of_apptainer(&self) -> Vec<String> {
-        let mut arguments = words(&["--cleanenv", "--no-home"]);
+        let mut arguments = words("--cleanenv --no-home");
         arguments.extend(match self.vendor {
             Vendor::Cpu => None,
             Vendor::Nvd => Some("--nv".to_owned()),
             Vendor::Amd => Some("--rocm".to_owned()),
         });
-        arguments.extend(
-            self.mounts
-                .iter()
-                .flat_map(|mount| ["--bind".to_owned(), mount.clone()]),
-        );
+        let binds = self.mounts.iter();
+        arguments.extend(binds.flat_map(|mount| ["--bind".to_owned(), mount.clone()]));
         arguments.extend(["--pwd".to_owned(), self.workdir.to_owned()]);
         arguments
     }
@@ -148,12 +125,11 @@ pub(crate) fn has_these_alone<'a>(
     gpus: impl IntoIterator<Item = &'a Gpu>,
 ) -> bool {
     match (kind, vendor) {
-        (EngineKind::Apptainer | EngineKind::Pyxis | EngineKind::Kubernetes, _)
-        | (_, Vendor::Cpu) => false,
         (EngineKind::Docker | EngineKind::Podman, Vendor::Nvd) => true,
         (EngineKind::Docker | EngineKind::Podman, Vendor::Amd) => {
             gpus.into_iter().all(|gpu| gpu.render_node.is_some())
         }
+        _ => false,
     }
 }
 
@@ -184,8 +160,8 @@ pub fn home_variables(home: &str) -> [(&'static str, String); 3] {
     ]
 }
 
-pub(crate) fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+pub(crate) fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
 }
 
 #[cfg(test)]

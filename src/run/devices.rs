@@ -30,7 +30,6 @@ pub struct Holder {
     pub pid: u32,
     pub run_id: String,
     /// The folder in which its trainer runs, which is its project's.
-    #[serde(default)]
     pub project: PathBuf,
 }
 
@@ -58,6 +57,7 @@ pub(crate) fn claim(
     exclusive: bool,
     (run_id, project): (&str, &Path),
 ) -> Result<Claim> {
+    files::create_shared_dir(folder)?;
     let path = lock_path(folder, device)?;
     let mut file = open(&path).map_err(Error::io("cannot open the device lock", &path))?;
     let locked = if exclusive {
@@ -75,11 +75,7 @@ pub(crate) fn claim(
             Ok(Claim::Got(DeviceLock { file, signed }))
         }
         Err(TryLockError::WouldBlock) => Ok(Claim::Busy(holder(&mut file))),
-        Err(TryLockError::Error(source)) => Err(Error::Io {
-            what: "cannot lock",
-            path,
-            source,
-        }),
+        Err(TryLockError::Error(error)) => Err(Error::io("cannot lock", path)(error)),
     }
 }
 
@@ -113,18 +109,16 @@ fn left_by(file: &mut File, own: &str) -> Option<(Holder, Vec<i32>)> {
 fn look_at(folder: &Path, device: &str) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut options = OpenOptions::new();
-    let path = folder.join(format!("{device}.lock"));
-    options.read(true).custom_flags(flags).open(path).ok()
+    options.read(true).custom_flags(flags);
+    options.open(lock_path(folder, device).ok()?).ok()
 }
 
+/// A name that leads elsewhere is not one of a device.
 fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-    if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {
-        return Err(Error::failed(format!(
-            "`{device}` cannot be the name of a device"
-        )));
+    if device.is_empty() || device.starts_with('.') || device.contains('/') {
+        let message = format!("`{device}` cannot be the name of a device");
+        return Err(Error::failed(message));
     }
-    files::create_shared_dir(folder)?;
     Ok(folder.join(format!("{device}.lock")))
 }
 
@@ -134,33 +128,23 @@ fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
 fn open(path: &Path) -> io::Result<File> {
     let with = |write: bool, create: bool| {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        OpenOptions::new()
-            .read(true)
-            .write(write)
-            .create_new(create)
-            .mode(OPEN_TO_ALL)
-            .custom_flags(flags)
-            .open(path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(write).create(create);
+        options.mode(OPEN_TO_ALL).custom_flags(flags).open(path)
     };
-    let opened = with(true, false).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => match with(true, true) {
-            // Made readable and writable for all whatever our umask, or it would shut other users
-            // out for ever.
-            Ok(file) => fchmod(&file, Mode::from_bits_truncate(OPEN_TO_ALL))
-                .map(|()| file)
-                .map_err(io::Error::from),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => with(true, false),
-            Err(error) => Err(error),
-        },
+    let file = with(true, false).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => with(true, true),
         io::ErrorKind::PermissionDenied => with(false, false),
         _ => Err(error),
-    });
-    let file = opened?;
+    })?;
     let found = file.metadata()?;
     if !found.is_file() || found.nlink() > 1 {
         let message = "it is not a lock file, but a pipe, a folder or a second name of some file; its owner must remove it";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
+    // Whatever our umask, or a lock that we made would shut other users out for ever; of another's nothing
+    // is changed.
+    let _ = fchmod(&file, Mode::from_bits_truncate(OPEN_TO_ALL));
     Ok(file)
 }
 

@@ -3,13 +3,11 @@
 //! no room for `exit.json`. The note's bytes are reserved before the trainer starts.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::FileExt,
     path::Path,
 };
-
-use serde::{Deserialize, Serialize};
 
 use super::{
     folder::{is_log_seen, read_exit},
@@ -25,14 +23,6 @@ pub(crate) const END_NOTE: &str = "end-note.json";
 /// Enough for every end of a run that counts. A longer note takes more of the disk, where there is more.
 const RESERVED: usize = 4096;
 
-#[derive(Serialize, Deserialize)]
-struct Note {
-    /// The boot of the host in which it was written, unless the log was on disk before: a power cut
-    /// may leave the note and take the end of a log that was not.
-    boot: Option<String>,
-    exit: RunExit,
-}
-
 pub(crate) struct EndNote(File);
 
 impl EndNote {
@@ -44,39 +34,25 @@ impl EndNote {
         Ok(Self(file))
     }
 
-    /// `is_log_synced`: whoever reads the note may be on another host, or after a power cut.
-    pub fn note(&self, exit: &RunExit, is_log_synced: bool) -> io::Result<()> {
-        let boot = match is_log_synced {
-            true => None,
-            false => Some(this_boot()?),
-        };
-        let exit = exit.clone();
-        let text = serde_json::to_string(&Note { boot, exit })?;
+    /// To be called once the log is on disk: whoever reads the note may be on another host, or come after a
+    /// power cut.
+    pub fn note(&self, exit: &RunExit) -> io::Result<()> {
+        let text = serde_json::to_string(exit)?;
         self.0
             .write_all_at(format!("{text:RESERVED$}").as_bytes(), 0)?;
-        match is_log_synced {
-            true => self.0.sync_data(),
-            false => Ok(()),
-        }
+        self.0.sync_data()
     }
 }
 
 /// How the trainer ended, where it is noted: of a run whose supervisor is gone.
 pub(crate) fn noted_end(dir: &Path) -> Option<RunExit> {
     let text = files::read_bounded(&dir.join(END_NOTE), MOST_BYTES).ok()?;
-    let note: Note = serde_json::from_slice(&text).ok()?;
-    let holds = note
-        .boot
-        .is_none_or(|boot| this_boot().is_ok_and(|now| now == boot));
-    Some(note.exit).filter(|exit| holds && is_log_seen(dir, exit))
+    let exit = serde_json::from_slice(&text).ok()?;
+    Some(exit).filter(|exit| is_log_seen(dir, exit))
 }
 
 /// How the run of a folder ended whose supervisor is gone: as it recorded it, or else as its trainer
 /// did.
 pub(crate) fn exit_or_end(dir: &Path) -> Result<Option<RunExit>> {
     Ok(read_exit(dir)?.or_else(|| noted_end(dir)))
-}
-
-fn this_boot() -> io::Result<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
 }

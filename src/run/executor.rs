@@ -3,7 +3,7 @@
 //!
 //! Another batch system implements `batch::System` alone. Whoever adds an executor of another kind
 //! implements [`Run`] for a run that was started, adds a word to
-//! `plan::execution`, and an arm to `TrainHost::start`. Keys,
+//! `plan::execution`, and an arm to `execute::train`. Keys,
 //! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
 //! devices of this host. What they see is a run folder and a [`RunExit`].
 //!
@@ -33,7 +33,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A run that was started. While it lives, no other tprimat takes up its folder.
 pub trait Run: Send + Sync {
-    fn state(&self) -> RunState;
+    /// `None`: it has just begun.
+    fn state(&self) -> Option<RunState>;
     /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once, with what becomes of
     /// the run.
     fn terminate(&self) -> Interrupted;

@@ -8,10 +8,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use tempfile::NamedTempFile;
+
 use super::spec::{RunExit, RunSpec, RunState};
 use crate::{
     error::{Error, Result},
-    files::{self, Durability, start_writing, unix_now},
+    files::{self, Durability, TEMPORARY, unix_now},
 };
 
 /// Held shared while a run folder is made, before it has an owner. A sweep that gets this lock
@@ -22,31 +24,16 @@ pub(crate) const GONE: &str = ".gone-";
 /// The name of the host on which a job, or one of its nodes, has begun.
 pub(crate) const HOST: &str = "host";
 
-pub(crate) fn times_path(dir: &Path) -> PathBuf {
-    dir.join("times")
-}
-pub(crate) fn log_path(dir: &Path) -> PathBuf {
-    dir.join("log")
-}
-pub(crate) fn spec_path(dir: &Path) -> PathBuf {
-    dir.join("spec.json")
-}
-pub(crate) fn exit_path(dir: &Path) -> PathBuf {
-    dir.join("exit.json")
-}
-pub(crate) fn state_path(dir: &Path) -> PathBuf {
-    dir.join("state.json")
-}
-pub(crate) fn owner_lock_path(dir: &Path) -> PathBuf {
-    dir.join("owner.lock")
-}
-pub(crate) fn supervisor_lock_path(dir: &Path) -> PathBuf {
-    dir.join("supervisor.lock")
-}
+/// The files of a run folder.
+pub(crate) const TIMES: &str = "times";
+pub(crate) const LOG: &str = "log";
+pub(crate) const SPEC: &str = "spec.json";
+pub(crate) const EXIT: &str = "exit.json";
+pub(crate) const STATE: &str = "state.json";
+pub(crate) const OWNER_LOCK: &str = "owner.lock";
+pub(crate) const SUPERVISOR_LOCK: &str = "supervisor.lock";
 /// What the supervisor itself has to say; empty unless something is broken.
-pub(crate) fn supervisor_log_path(dir: &Path) -> PathBuf {
-    dir.join("supervisor.log")
-}
+pub(crate) const SUPERVISOR_LOG: &str = "supervisor.log";
 
 /// Notes on which host a job or one of its nodes has begun: a host that is lost says nothing afterwards.
 pub(crate) fn note_host(dir: &Path, host: Option<&str>) {
@@ -55,27 +42,64 @@ pub(crate) fn note_host(dir: &Path, host: Option<&str>) {
     }
 }
 
+/// Where a node answers the conductor.
+pub(crate) fn answers_of(dir: &Path, node: usize) -> PathBuf {
+    dir.join(format!("node-{node}"))
+}
+
+/// Where the log of a node is: that of node 0 is the run's own.
+pub(crate) fn folder_of(dir: &Path, node: usize) -> PathBuf {
+    match node {
+        0 => dir.to_owned(),
+        _ => answers_of(dir, node),
+    }
+}
+
+/// The hosts on which the nodes of a job have begun, as far as they have said it.
+pub(crate) fn hosts_of(dir: &Path, nodes: usize) -> Option<String> {
+    let host = |node: usize| {
+        let path = folder_of(dir, node).join(HOST);
+        let is_there = is_own_file(&path).ok()?;
+        String::from_utf8(is_there.then(|| files::read(&path).ok())??).ok()
+    };
+    let mut hosts: Vec<String> = (0..nodes).filter_map(host).collect();
+    hosts.sort_unstable();
+    (!hosts.is_empty()).then(|| hosts.join(","))
+}
+
+/// A folder may have come with somebody's project, so nothing is followed through links.
+pub(crate) fn is_own_file(path: &Path) -> Result<bool> {
+    let found = if_there(path, fs::symlink_metadata(path))?;
+    let is_own = files::is_own(path) && path.parent().is_some_and(files::is_own);
+    Ok(is_own && found.is_some_and(|found| found.is_file()))
+}
+
 /// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A
 /// folder that has one already is refused.
 pub(crate) fn take_lock(path: &Path) -> Result<File> {
-    let take = || -> io::Result<File> {
-        let lock = tempfile::Builder::new()
-            .prefix(".tmp-")
-            .tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
-        lock.as_file().try_lock()?;
-        Ok(lock.persist_noclobber(path)?)
-    };
-    take().map_err(Error::io("cannot take", path))
+    let take = |lock: &mut NamedTempFile| Ok(lock.as_file().try_lock()?);
+    place(path, take).map_err(Error::io("cannot take", path))
 }
 
 /// Makes a file for the caller alone that is whole from its first instant. An error where it is there.
 pub(crate) fn make(path: &Path, text: &[u8]) -> io::Result<()> {
+    let fill = |file: &mut NamedTempFile| {
+        file.write_all(text)?;
+        file.as_file().sync_all()
+    };
+    place(path, fill).map(drop)
+}
+
+fn place(
+    path: &Path,
+    prepare: impl FnOnce(&mut NamedTempFile) -> io::Result<()>,
+) -> io::Result<File> {
     let dir = path.parent().unwrap_or(path);
-    let mut file = tempfile::Builder::new().prefix(".tmp-").tempfile_in(dir)?;
-    file.write_all(text)?;
-    file.as_file().sync_all()?;
-    file.persist_noclobber(path)?;
-    Ok(())
+    let mut file = tempfile::Builder::new()
+        .prefix(TEMPORARY)
+        .tempfile_in(dir)?;
+    prepare(&mut file)?;
+    Ok(file.persist_noclobber(path)?)
 }
 
 /// To be held from before a run folder is made until its run has an owner.
@@ -99,42 +123,47 @@ pub(crate) fn making(runs_dir: &Path) -> Result<File> {
 /// something that the next sweep removes, never half a run.
 pub fn remove(dir: &Path) {
     let Some(name) = dir.file_name() else { return };
-    let mut gone = std::ffi::OsString::from(GONE);
-    gone.push(name);
-    let gone = dir.with_file_name(gone);
+    let gone = dir.with_file_name(format!("{GONE}{}", name.to_string_lossy()));
     // What cannot be removed is swept by a later build, which finds the attempt recorded already.
     #[expect(clippy::disallowed_methods, reason = "no file is written")]
     let renamed = fs::rename(dir, &gone);
     let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
 }
 
+/// What the run of a folder was to do; `None`: it does not say it, or in words of another version.
+/// A description that could not be read is an error: its run may go on, and must not be made twice.
+pub(crate) fn read_spec(dir: &Path) -> Result<Option<RunSpec>> {
+    let text = read_if_there(&dir.join(SPEC))?;
+    Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+}
+
 /// What the run of a folder is; `env`: what is in none of its files.
 pub(crate) fn read_spec_with(dir: &Path, env: BTreeMap<String, String>) -> Result<RunSpec> {
-    let path = spec_path(dir);
-    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
-        what: "cannot read",
-        path,
-        source: e.into(),
-    })?;
+    let lacks = || Error::failed(format!("cannot read what to run in {}", dir.display()));
     Ok(RunSpec {
         dir: dir.to_owned(),
         env,
-        ..spec
+        ..read_spec(dir)?.ok_or_else(lacks)?
     })
 }
 
 /// Says in its folder what a run is.
-pub(crate) fn write_spec(spec: &RunSpec, durability: Durability) -> Result<()> {
+pub(crate) fn write_spec(spec: &RunSpec) -> Result<()> {
     let text = serde_json::to_vec_pretty(spec)
         .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
-    files::write_atomically(&spec_path(&spec.dir), &text, durability)
+    files::write_atomically(&spec.dir.join(SPEC), &text, Durability::Synced)
+}
+
+/// What the run of a folder is doing, as far as it has said it.
+pub(crate) fn read_state(dir: &Path) -> Option<RunState> {
+    serde_json::from_slice(&fs::read(dir.join(STATE)).ok()?).ok()
 }
 
 /// How the run of a folder ended. `None`: nobody has recorded it, or its log is not seen whole yet, or a
 /// power cut took the record before it was on disk. A record that is there and cannot be read is an
 /// error, because a run that ended well would be made again if it were taken for none.
 pub(crate) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
-    let path = exit_path(dir);
+    let path = dir.join(EXIT);
     let Some(text) = read_if_there(&path)?.filter(|text| !was_never_written(text)) else {
         return Ok(None);
     };
@@ -146,7 +175,7 @@ pub(crate) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
 /// Is all of the log there that a record speaks of? A part of it would be taken for a run that ended
 /// early.
 pub(crate) fn is_log_seen(dir: &Path, exit: &RunExit) -> bool {
-    let length = fs::metadata(log_path(dir)).map_or(0, |found| found.len());
+    let length = fs::metadata(dir.join(LOG)).map_or(0, |found| found.len());
     exit.log_bytes.is_none_or(|bytes| length >= bytes)
 }
 
@@ -154,7 +183,7 @@ pub(crate) fn is_log_seen(dir: &Path, exit: &RunExit) -> bool {
 pub(crate) fn write_exit(dir: &Path, exit: &RunExit) -> Result<()> {
     let text = serde_json::to_vec_pretty(exit)
         .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
-    files::write_atomically(&exit_path(dir), &text, Durability::Synced)
+    files::write_atomically(&dir.join(EXIT), &text, Durability::Synced)
 }
 
 /// Is it what a power cut leaves of a file that was put in place and not on disk yet? Some file systems
@@ -179,9 +208,8 @@ pub(crate) fn if_there<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>>
 
 /// The end of what the supervisor wrote to its own log.
 pub(crate) fn supervisor_said(dir: &Path) -> Option<String> {
-    let text = std::fs::read(supervisor_log_path(dir)).ok()?;
-    let tail = &text[text.len().saturating_sub(1000)..];
-    Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
+    let tail = tail_of(&dir.join(SUPERVISOR_LOG), 1000).ok()?;
+    Some(String::from_utf8_lossy(&tail).trim().to_owned()).filter(|said| !said.is_empty())
 }
 
 /// Reads the end of a file, at most `most` bytes of it. A file that does not exist reads as empty.
@@ -202,7 +230,7 @@ pub(crate) fn tail_of(path: &Path, most: u64) -> Result<Vec<u8>> {
 /// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
 /// does not say is taken to be now.
 pub(crate) fn last_seen(dir: &Path) -> (f64, f64) {
-    let times = fs::read_to_string(times_path(dir)).unwrap_or_default();
+    let times = fs::read_to_string(dir.join(TIMES)).unwrap_or_default();
     let time = |line: &str| {
         let time: f64 = line.split_once(' ')?.0.parse().ok()?;
         time.is_finite().then_some(time)
@@ -210,30 +238,24 @@ pub(crate) fn last_seen(dir: &Path) -> (f64, f64) {
     let mut grew = times.lines().filter_map(time);
     let first = grew.next();
     let ended = grew.next_back().or(first).unwrap_or_else(unix_now);
-    let state = fs::read(state_path(dir)).unwrap_or_default();
-    let began = match serde_json::from_slice(&state) {
-        Ok(RunState::Running { since, .. }) => Some(since),
-        // It is ending, or was never told of.
+    let began = match read_state(dir) {
+        Some(RunState::Running { since, .. }) => Some(since),
         _ => first,
     };
     (began.map_or(ended, |began| began.min(ended)), ended)
 }
 
-/// Brings to disk what the run in `dir` left, those of the files that are there: what it runs, its log,
-/// when that grew, and the samples of its devices.
+/// Brings to disk what the run in `dir` left, those of the files that are there: its log, when that grew, and
+/// the samples of its devices.
 pub(crate) fn sync_run(dir: &Path, samples: &Path) -> io::Result<()> {
     let samples = samples.to_owned();
-    let files = [spec_path(dir), log_path(dir), times_path(dir), samples];
-    let open = |path: &PathBuf| match File::open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-        opened => Some(opened),
-    };
-    let files: Vec<File> = files.iter().filter_map(open).collect::<io::Result<_>>()?;
-    files.iter().for_each(start_writing);
-    files
-        .iter()
-        .map(File::sync_all)
-        .fold(Ok(()), io::Result::and)
+    for path in [dir.join(LOG), dir.join(TIMES), samples] {
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => opened?.sync_all()?,
+        }
+    }
+    Ok(())
 }
 
 /// What these locks guard stays sound when a thread panics.
@@ -259,11 +281,14 @@ mod tests {
         let before = unix_now();
         let (began, ended) = last_seen(dir);
         assert!(began == ended && ended >= before, "it says nothing");
-        write("state.json", r#"{"state":"running","since":10.5}"#);
+        write(
+            "state.json",
+            r#"{"state":"running","since":10.5,"changed":[]}"#,
+        );
         write("times", "10.600000 0\n70.250000 1155\n");
         assert_eq!(last_seen(dir), (10.5, 70.25));
-        // Told to end, it no longer says since when it ran; its last line was cut off.
-        write("state.json", r#"{"state":"ending"}"#);
+        // It does not say since when it ran; its last line was cut off.
+        write("state.json", "");
         write("times", "10.600000 0\n70.250000 1155\n71.2");
         assert_eq!(last_seen(dir), (10.6, 70.25));
     }
@@ -280,7 +305,7 @@ mod tests {
         write_exit(dir, &exit).unwrap();
         assert_eq!(read_exit(dir).unwrap(), None, "no log is there");
         for (text, is_seen) in [("who", false), ("whole", true), ("whole, and more", true)] {
-            write_atomically(&log_path(dir), text.as_bytes(), Durability::Plain).unwrap();
+            write_atomically(&dir.join(LOG), text.as_bytes(), Durability::Plain).unwrap();
             assert_eq!(read_exit(dir).unwrap().is_some(), is_seen, "{text}");
         }
     }

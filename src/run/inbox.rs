@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     time::Duration,
 };
 
@@ -22,22 +22,10 @@ use nix::{
 
 use crate::error::{Error, Result};
 
-/// No environment is larger; a length beyond it is not one that tprimat sent.
-const ENVIRONMENT_LIMIT: u64 = 64 << 20;
-
 /// What a supervisor hears of, instead of ending by it.
 pub(crate) fn heard_signals() -> SigSet {
-    let mut set = SigSet::empty();
-    for signal in [
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-        Signal::SIGCHLD,
-    ] {
-        set.add(signal);
-    }
-    set
+    use Signal::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    SigSet::from_iter([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGCHLD])
 }
 
 /// Makes this process a supervisor: no signal ends it, and orphans of its run come to it.
@@ -114,7 +102,7 @@ impl Inbox {
         };
         let _ = poll(watched, rounded_up(patience));
         if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
-            self.lifeline_closed = is_closed(stdin.as_fd());
+            self.lifeline_closed = nix::unistd::read(stdin.as_fd(), &mut [0]) == Ok(0);
         }
         self.read_signals();
     }
@@ -137,11 +125,6 @@ pub(crate) fn rounded_up(patience: Duration) -> PollTimeout {
     PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)
 }
 
-fn is_closed(lifeline: BorrowedFd) -> bool {
-    let mut byte = [0];
-    matches!(nix::unistd::read(lifeline, &mut byte), Ok(0))
-}
-
 /// An environment as it is sent: first the length in 8 bytes, then JSON.
 pub(crate) fn frame(env: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(env)?;
@@ -154,11 +137,8 @@ pub(crate) fn receive_environment() -> io::Result<BTreeMap<String, String>> {
     let mut lifeline = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut length = [0; 8];
     lifeline.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > ENVIRONMENT_LIMIT {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
     let mut text = Vec::new();
-    lifeline.take(length).read_to_end(&mut text)?;
+    let mut environment = lifeline.take(u64::from_le_bytes(length));
+    environment.read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }

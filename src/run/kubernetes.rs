@@ -414,7 +414,6 @@ impl System for Kubernetes {
         let begun = Instant::now();
         while exit.is_some()
             && begun.elapsed() < NOTICED
-            && !self.commands.is_hurried()
             && self
                 .state("", spec, Duration::ZERO)
                 .is_ok_and(|shown| !shown.is_over)
@@ -428,10 +427,6 @@ impl System for Kubernetes {
             let text = serde_json::to_vec(target).unwrap_or_default();
             let _ = files::write_atomically(&note, &text, Durability::Synced);
         }
-    }
-
-    fn hurry(&self) {
-        self.commands.hurry();
     }
 }
 

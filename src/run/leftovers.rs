@@ -2,18 +2,13 @@
 //! that processes have open, so it needs no driver's tool, and sees of other users nothing but as
 //! root.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
-    path::Path,
-    time::Duration,
-};
+use std::{collections::BTreeSet, fs, os::unix::ffi::OsStrExt, path::Path, time::Duration};
 
 use super::{
-    process::{RUN_ID_VARIABLE, Tree, started_at, whole_run},
+    process::{RUN_ID_VARIABLE, Tree, pids, run_of, started_at, whole_run},
     spec::RUN_ARGUMENT,
 };
+use crate::files::is_own_entry;
 
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
@@ -51,14 +46,22 @@ pub fn gpu_holders() -> Vec<GpuHolder> {
 #[must_use]
 pub fn gpu_processes(pids: &[u32]) -> Vec<GpuHolder> {
     let supervised = supervised();
-    let described = pids.iter().map(|&pid| GpuHolder {
+    let holder = |pid: &u32| holder(*pid, BTreeSet::new(), &supervised);
+    pids.iter().map(holder).collect()
+}
+
+fn holder(pid: u32, devices: BTreeSet<String>, supervised: &BTreeSet<String>) -> GpuHolder {
+    // A driver may name a process by a number that none has here.
+    let here = i32::try_from(pid).unwrap_or(0);
+    // Empty where the process cannot be seen.
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    GpuHolder {
         pid,
-        name: name_of(pid),
-        devices: BTreeSet::new(),
-        whose: whose(pid, &supervised),
-        since: i32::try_from(pid).ok().and_then(started_at),
-    });
-    described.collect()
+        name: name.trim_end().to_owned(),
+        devices,
+        whose: whose(here, supervised),
+        since: started_at(here),
+    }
 }
 
 /// Ends all processes of a run that nothing supervises; how many there were, and how many would not
@@ -92,48 +95,25 @@ fn holders_of(is_device: impl Fn(&Path) -> bool) -> Vec<GpuHolder> {
                 .filter(|path| is_device(path))
                 .map(|path| path.display().to_string())
                 .collect();
-            (!devices.is_empty()).then(|| GpuHolder {
-                pid,
-                name: name_of(pid),
-                devices,
-                whose: whose(pid, &supervised),
-                since: i32::try_from(pid).ok().and_then(started_at),
-            })
+            (!devices.is_empty()).then(|| holder(pid.cast_unsigned(), devices, &supervised))
         })
         .collect();
     found.sort_by_key(|holder| holder.pid);
     found
 }
 
-/// The program's name; empty where the process cannot be seen.
-fn name_of(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .unwrap_or_default()
-        .trim_end()
-        .to_owned()
-}
-
-fn whose(pid: u32, supervised: &BTreeSet<String>) -> ProcessOwner {
+fn whose(pid: i32, supervised: &BTreeSet<String>) -> ProcessOwner {
     // Root could read, and end, what others run.
-    let is_own = fs::metadata(format!("/proc/{pid}"))
-        .is_ok_and(|found| found.uid() == nix::unistd::geteuid().as_raw());
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let mark = format!("{RUN_ID_VARIABLE}=");
-    let run = environment
-        .split(|&b| b == 0)
-        .find_map(|entry| entry.strip_prefix(mark.as_bytes()));
-    match run
-        .and_then(|run| std::str::from_utf8(run).ok())
-        .filter(|run| is_own && !run.is_empty())
-    {
-        Some(run) if supervised.contains(whole_run(run)) => ProcessOwner::Run(run.to_owned()),
-        Some(run) => ProcessOwner::Leftover(run.to_owned()),
+    let is_own = fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| is_own_entry(&found));
+    match run_of(pid).filter(|run| is_own && !run.is_empty()) {
+        Some(run) if supervised.contains(whole_run(&run)) => ProcessOwner::Run(run),
+        Some(run) => ProcessOwner::Leftover(run),
         None => ProcessOwner::Other,
     }
 }
 
-/// The runs that a supervisor on this host watches, whoever's they are: `tprimat __run …/runs/ID`. And the run that this process belongs to, whose supervisor may be outside of the
-/// container.
+/// The runs that a supervisor on this host watches, whoever's they are: `tprimat __run …/runs/ID`. And the
+/// run that this process belongs to, whose supervisor may be outside of the container.
 fn supervised() -> BTreeSet<String> {
     let own = std::env::var(RUN_ID_VARIABLE).ok();
     let mut runs: BTreeSet<String> = own.iter().map(|run| whole_run(run).to_owned()).collect();
@@ -150,11 +130,6 @@ fn supervised() -> BTreeSet<String> {
         }
     }
     runs
-}
-
-fn pids() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 #[cfg(test)]

@@ -13,14 +13,13 @@ use std::{
             process::{CommandExt, ExitStatusExt},
         },
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, ExitStatus},
     sync::Mutex,
     time::{Duration, Instant},
 };
 
 use nix::{
-    errno::Errno,
     poll::{PollFd, PollFlags, poll},
     sys::signal::{SigmaskHow, Signal, sigprocmask},
     unistd::{Pid, setsid},
@@ -31,8 +30,8 @@ use super::{
     end_note::noted_end,
     executor::{End, Interrupted, LOOK, Run},
     folder::{
-        last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
-        supervisor_log_path, supervisor_said, take_lock, write_spec,
+        OWNER_LOCK, SUPERVISOR_LOCK, SUPERVISOR_LOG, last_seen, lock, read_exit, read_state,
+        supervisor_said, take_lock, write_spec,
     },
     inbox::{frame, heard_signals, rounded_up},
     process::Tree,
@@ -40,13 +39,12 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    files::{self, Durability},
+    files,
 };
 
 impl Run for Running {
-    fn state(&self) -> RunState {
-        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
+    fn state(&self) -> Option<RunState> {
+        read_state(&self.spec.dir)
     }
 
     fn terminate(&self) -> Interrupted {
@@ -90,21 +88,15 @@ pub struct Running {
 pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     let dir = &spec.dir;
     files::create_dir_all(dir)?;
-    let owner = take_lock(&owner_lock_path(dir))?;
-    let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
-    // A power cut ends a run of this host, and what it had begun is made again. The description comes
-    // to disk with the log.
-    let durability = match &spec.job {
-        Some(_) => Durability::Synced,
-        None => Durability::Plain,
-    };
-    write_spec(spec, durability)?;
-    let log_path = supervisor_log_path(dir);
+    let owner = take_lock(&dir.join(OWNER_LOCK))?;
+    let supervisor_lock = take_lock(&dir.join(SUPERVISOR_LOCK))?;
+    write_spec(spec)?;
+    let path = dir.join(SUPERVISOR_LOG);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
-        .open(&log_path)
-        .map_err(Error::io("cannot open", &log_path))?;
+        .open(&path)
+        .map_err(Error::io("cannot open", &path))?;
     let begun = begin(spec, tprimat, supervisor_lock, log);
     let (supervisor, lifeline) = begun.map_err(|error| {
         let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
@@ -176,12 +168,6 @@ fn is_needed(name: &OsStr) -> bool {
 }
 
 impl Running {
-    /// The trainer's standard output and error, byte for byte. Not there until the trainer starts.
-    #[must_use]
-    pub fn log_path(&self) -> PathBuf {
-        log_path(&self.spec.dir)
-    }
-
     /// Blocks until the run is over and no process of it is left.
     pub fn wait(&self) -> Result<RunExit> {
         self.wait_looking(&mut || ())
@@ -212,17 +198,9 @@ impl Running {
 
     /// Has the supervisor's process ended, or does it within this time?
     fn has_ended_within(&self, patience: Duration) -> bool {
-        let begun = Instant::now();
-        loop {
-            let left = patience.saturating_sub(begun.elapsed());
-            let mut polled = [PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut polled, rounded_up(left)) {
-                Err(Errno::EINTR) => {}
-                Ok(0) => return false,
-                // It says nothing, so what can be read is the end.
-                _ => return true,
-            }
-        }
+        let mut polled = [PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN)];
+        // It says nothing, so what can be read is the end.
+        poll(&mut polled, rounded_up(patience)).is_ok_and(|ready| ready > 0)
     }
 
     /// The supervisor ended and did not record how the run did.

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::folder::times_path;
+use super::folder::TIMES;
 use crate::files::unix_now;
 
 /// The sidecar `times`: a line `<unix time> <bytes of log by then>` whenever the log has grown.
@@ -23,7 +23,7 @@ impl LogTimes {
         let sidecar = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(times_path(dir))?;
+            .open(dir.join(TIMES))?;
         let mut times = Self {
             log,
             sidecar,

@@ -35,7 +35,7 @@ mod supervisor;
 mod system;
 pub(crate) mod watched_inputs;
 
-pub use batch::{Batch, Systems, is_of_a_job};
+pub use batch::{Systems, is_of_a_job};
 pub use devices::{Holder, device_holder};
 pub use executor::{End, Interrupted, Run};
 pub use kubernetes::Kubernetes;
@@ -47,6 +47,6 @@ pub use serve::supervise;
 pub use slurm::Slurm;
 pub use spec::{
     ContainerSpec, ExitKind, Gpu, Hang, JobSpec, RUN_ARGUMENT, RunExit, RunSpec, RunState,
-    TELEMETRY, Target, Verbatim, attempt_id, hostname,
+    TELEMETRY, Target, attempt_id, hostname,
 };
 pub use watched_inputs::Watched;

@@ -72,8 +72,6 @@ struct Stat {
     started: u64,
     /// Nothing runs in it any more; it only waits to be reaped.
     dead: bool,
-    /// By SIGSTOP, Ctrl-Z, `scontrol suspend` or a debugger.
-    stopped: bool,
 }
 
 impl Stat {
@@ -100,7 +98,6 @@ impl Stat {
             started: fields.get(19)?.parse().ok()?,
             // A main thread that ended before the others shows as a zombie too.
             dead: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
-            stopped: matches!(*fields.first()?, "T" | "t"),
         })
     }
 }
@@ -115,10 +112,33 @@ pub(crate) fn started_at(pid: i32) -> Option<f64> {
     Some(unix_now() - (uptime - ticks as f64 / per_second as f64))
 }
 
+/// All processes of this host.
+pub(crate) fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The environment of a process, as far as it is text; none where it cannot be read, as another user's.
+fn environment_of(pid: i32) -> Vec<(String, String)> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let entries = bytes
+        .split(|&b| b == 0)
+        .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
+    entries
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The run that a process belongs to, as its environment says.
+pub(crate) fn run_of(pid: i32) -> Option<String> {
+    let environment = environment_of(pid).into_iter();
+    let mut runs = environment.filter(|(name, _)| name == RUN_ID_VARIABLE);
+    runs.next().map(|(_, run)| run)
+}
+
 /// The processes of one run.
 pub(crate) struct Tree {
-    /// The entry of the environment that marks a process of the run.
-    mark: Vec<u8>,
+    run_id: String,
     /// Whose descendants belong to the run as well.
     root: Option<i32>,
     /// No process of the run is older, in clock ticks from boot, so the environments of older ones,
@@ -139,7 +159,7 @@ impl Tree {
     /// Seen from anywhere: found by their environment alone.
     pub fn marked(run_id: &str) -> Self {
         Self {
-            mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(),
+            run_id: run_id.to_owned(),
             root: None,
             since: 0,
         }
@@ -156,14 +176,9 @@ impl Tree {
     }
 
     pub fn members(&self) -> Vec<Process> {
-        let Ok(entries) = fs::read_dir("/proc") else {
-            return Vec::new();
-        };
-        let pids = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let stats: HashMap<i32, Stat> =
-            pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
+        let stats: HashMap<i32, Stat> = pids()
+            .filter_map(|pid| Some((pid, Stat::of(pid)?)))
+            .collect();
         let this = i32::try_from(std::process::id()).unwrap_or(0);
         stats
             .iter()
@@ -183,12 +198,6 @@ impl Tree {
         let mut pids: Vec<i32> = self.members().iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         pids
-    }
-
-    /// Is one of them stopped, so that the run cannot go on?
-    pub fn is_stopped(&self) -> bool {
-        let is_stopped = |process: &Process| Stat::of(process.pid).is_some_and(|s| s.stopped);
-        self.members().iter().any(is_stopped)
     }
 
     /// Is this one of them? Looks at no process but this one and those above it.
@@ -211,50 +220,23 @@ impl Tree {
     }
 
     fn is_marked(&self, pid: i32) -> bool {
-        // Another user's process cannot be read, and is not ours.
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.marks(&environment))
+        run_of(pid).is_some_and(|run| run == self.run_id)
     }
 
-    fn marks(&self, environment: &[u8]) -> bool {
-        environment
-            .split(|&b| b == 0)
-            .any(|entry| entry == self.mark)
-    }
-
-    /// The environment of a process of the run, as far as it is text; `None` where there is no such
-    /// process.
+    /// The largest environment of a process of the run; `None` where there is no process of it.
     pub fn environment(&self) -> Option<BTreeMap<String, String>> {
-        let pids = fs::read_dir("/proc")
-            .ok()?
-            .flatten()
-            .map(|entry| entry.path());
-        let environments = pids.filter_map(|process| fs::read(process.join("environ")).ok());
-        let found = environments
-            .filter(|environment| self.marks(environment))
-            .max_by_key(Vec::len)?;
-        let entries = found
-            .split(|&b| b == 0)
-            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
-        Some(
-            entries
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        )
-    }
-
-    /// Has the run no process below its supervisor, for good? Says nothing of those that a daemon
-    /// started for it.
-    pub fn has_no_descendants(&self) -> bool {
-        self.root.is_some() && has_no_children()
+        let members = self.members().into_iter();
+        let environments = members.map(|process| environment_of(process.pid));
+        Some(environments.max_by_key(Vec::len)?.into_iter().collect())
     }
 
     /// The processes of the run, and whether none can come any more if there is none.
     ///
     /// A process may fork and exit behind a look at /proc, so an empty look proves nothing. But the
     /// supervisor adopts the orphans of its run: while it has no children, it has no descendants
-    /// either, and nobody who could make some.
+    /// either, and nobody who could make some, except for a daemon.
     pub fn look(&self) -> (Vec<Process>, bool) {
-        let is_certain = self.has_no_descendants();
+        let is_certain = self.root.is_some() && next_dead() == Err(Errno::ECHILD);
         (self.members(), is_certain)
     }
 
@@ -264,41 +246,29 @@ impl Tree {
     /// time on grace.
     pub fn end(&self, grace: Duration, tick: &mut dyn FnMut() -> bool) -> Ended {
         let begun = Instant::now();
-        let mut asked = HashSet::new();
-        let mut hurry = false;
+        let (mut asked, mut hurry, mut was_empty) = (HashSet::new(), false, false);
         let mut pause = Duration::from_millis(2);
-        let mut empty_looks = 0;
         loop {
             hurry |= tick();
             let (members, is_certain) = self.look();
-            empty_looks = if members.is_empty() {
-                empty_looks + 1
-            } else {
-                0
-            };
-            if empty_looks == 2 || empty_looks == 1 && is_certain {
-                return Ended {
-                    count: asked.len(),
-                    survivors: 0,
-                };
-            }
             let spent = begun.elapsed();
-            let force = hurry || spent >= grace;
-            if !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
+            let is_over = members.is_empty() && (is_certain || was_empty);
+            if is_over || !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
                 return Ended {
                     count: asked.len(),
                     survivors: members.len(),
                 };
             }
+            was_empty = members.is_empty();
+            let force = hurry || spent >= grace;
             for process in members {
-                let new = asked.insert(process);
-                match force {
-                    true => process.signal(Signal::SIGKILL),
-                    false if new => process.signal(Signal::SIGTERM),
-                    false => {}
+                match (force, asked.insert(process)) {
+                    (true, _) => process.signal(Signal::SIGKILL),
+                    (false, true) => process.signal(Signal::SIGTERM),
+                    (false, false) => {}
                 }
             }
-            if empty_looks == 0 {
+            if !was_empty {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(if force { 10 } else { 50 }));
             }
@@ -316,16 +286,16 @@ impl Process {
     }
 }
 
-fn has_no_children() -> bool {
+/// A child of this process that has ended, and is not reaped by this look.
+fn next_dead() -> nix::Result<WaitStatus> {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, peek) == Err(Errno::ECHILD)
+    waitid(Id::All, peek)
 }
 
 /// Reaps children that came to this process as their subreaper; `keep` belongs to someone else.
 pub(crate) fn reap_orphans(keep: Option<i32>) {
     loop {
-        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let pid = match waitid(Id::All, peek) {
+        let pid = match next_dead() {
             Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => pid,
             Err(Errno::EINTR) => continue,
             _ => return,
@@ -349,8 +319,7 @@ mod tests {
             Stat {
                 parent: 77,
                 started: 4242,
-                dead: false,
-                stopped: false
+                dead: false
             }
         );
         assert_eq!(Stat::parse("12 (cut off"), None);
@@ -367,29 +336,6 @@ mod tests {
         };
         assert!(stat(1).dead);
         assert!(!stat(2).dead);
-    }
-
-    #[test]
-    fn a_tree_with_a_stopped_process_is_stopped() {
-        let id = format!("stopped-test-{}", std::process::id());
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .env(RUN_ID_VARIABLE, &id)
-            .spawn()
-            .expect("sleep exists");
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-        let is = |stopped| {
-            let tree = Tree::marked(&id);
-            (0..5000).any(|_| {
-                thread::sleep(Duration::from_millis(1));
-                tree.is_stopped() == stopped && !tree.members().is_empty()
-            })
-        };
-        assert!(is(false));
-        kill(pid, Signal::SIGSTOP).unwrap();
-        assert!(is(true));
-        kill(pid, Signal::SIGKILL).unwrap();
-        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

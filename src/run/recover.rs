@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
@@ -13,15 +14,14 @@ use std::{
 use super::{
     batch::{self, Systems},
     contained::Contained,
-    end_note::{END_NOTE, exit_or_end},
+    end_note::exit_or_end,
     executor::End,
     folder::{
-        GONE, HOST, MAKING, if_there, log_path, owner_lock_path, read_exit, read_if_there, remove,
-        spec_path, supervisor_lock_path, was_never_written,
+        GONE, MAKING, OWNER_LOCK, SPEC, SUPERVISOR_LOCK, if_there, read_exit, read_if_there,
+        read_spec, remove, was_never_written,
     },
-    hang::STACKS,
     process::Tree,
-    spec::{RunExit, RunSpec, TELEMETRY},
+    spec::{RunExit, RunSpec},
 };
 use crate::{
     error::{Error, Result},
@@ -34,28 +34,23 @@ const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
 /// job that still runs waits for it anyway.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A run that nobody waits for any more. While this value exists, no other tprimat recovers the run.
+/// A run that nobody waits for any more. While this value exists, no other tprimat recovers the run. The caller
+/// removes its folder once what is in it is in the cache.
 #[derive(Debug)]
 pub struct Leftover {
     /// Without its environment, which is never stored.
     pub spec: RunSpec,
-    /// Where the run's files are now. The caller removes them once they are in the cache.
-    pub dir: PathBuf,
     /// `None`: the run ended unrecorded (power cut, killed supervisor).
     pub exit: Option<RunExit>,
-    pub log: PathBuf,
     /// How many processes of it had to be ended.
     pub ended: usize,
     _owner: File,
-    _supervisor: File,
 }
 
 /// What a sweep found.
 #[derive(Debug, Default)]
 pub struct Swept {
     pub left: Vec<Leftover>,
-    /// Folders that do not say which run they are of, and are left as they are.
-    pub undescribed: Vec<PathBuf>,
     /// One error for each folder that cannot be read now, and is left as it is.
     pub errors: Vec<Error>,
 }
@@ -72,7 +67,6 @@ pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>, systems: &Systems)
     for dir in folders {
         match take_up(&dir, env, systems) {
             Ok(Taken::Leftover(left)) => swept.left.push(*left),
-            Ok(Taken::Undescribed) => swept.undescribed.push(dir),
             Ok(Taken::GoesOn(..) | Taken::Held | Taken::Nothing) => {}
             Err(error) => swept.errors.push(error),
         }
@@ -90,41 +84,33 @@ pub(crate) enum Taken {
     Held,
     /// Nothing can be taken from it, now or later.
     Nothing,
-    /// The same, since nobody knows which run it is of; a person may.
-    Undescribed,
 }
 
 fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(runs_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("cannot read the folder", runs_dir)(error)),
-    };
-    // Not through links: what they point to is not ours to end or remove.
-    let folder = |entry: io::Result<fs::DirEntry>| {
-        let entry = entry?;
-        match entry.file_type() {
-            Ok(kind) => Ok(kind.is_dir().then(|| entry.path())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    };
-    let folders = entries.filter_map(|entry| folder(entry).transpose());
-    let mut folders: Vec<PathBuf> = folders
-        .collect::<io::Result<_>>()
-        .map_err(Error::io("cannot read the folder", runs_dir))?;
+    let mut folders = Vec::new();
+    for entry in if_there(runs_dir, fs::read_dir(runs_dir))?
+        .into_iter()
+        .flatten()
+    {
+        let entry = entry.map_err(Error::io("cannot read the folder", runs_dir))?;
+        // Not through links: what they point to is not ours to end or remove.
+        let found = if_there(&entry.path(), entry.file_type())?;
+        folders.extend(found.filter(fs::FileType::is_dir).map(|_| entry.path()));
+    }
     folders.sort();
     Ok(folders)
 }
 
+/// Was its content being removed when somebody was killed over it?
+fn is_gone(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with(GONE)
+}
+
 /// Folders of runs that were described and not removed yet.
 pub(crate) fn run_folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
-    let is_gone = |dir: &Path| {
-        dir.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(GONE))
-    };
     // A description that cannot be looked at may be there: whoever reads it is told why not.
-    let is_described = |dir: &Path| spec_path(dir).try_exists().unwrap_or(true);
+    let is_described = |dir: &Path| dir.join(SPEC).try_exists().unwrap_or(true);
     let mut folders = folders(runs_dir)?;
     folders.retain(|dir| !is_gone(dir) && is_described(dir));
     Ok(folders)
@@ -132,12 +118,12 @@ pub(crate) fn run_folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// Does a supervisor still work on this run?
 pub(crate) fn is_supervised(dir: &Path) -> bool {
-    supervisor_lock_path(dir).exists() && !is_free(&supervisor_lock_path(dir))
+    dir.join(SUPERVISOR_LOCK).exists() && !is_free(&dir.join(SUPERVISOR_LOCK))
 }
 
 /// Is the tprimat alive that asked for this run?
 pub(crate) fn has_owner(dir: &Path) -> bool {
-    !is_free(&owner_lock_path(dir))
+    !is_free(&dir.join(OWNER_LOCK))
 }
 
 /// Are both dead, who asked for the run and who watched over it?
@@ -154,41 +140,24 @@ pub(crate) fn is_elsewhere(dir: &Path) -> bool {
     }
 }
 
-/// What the run of a folder was to do; `None`: it does not say it, or in words of another version.
-/// A description that could not be read is an error: its run may go on, and must not be made twice.
-pub(crate) fn read_spec(dir: &Path) -> Result<Option<RunSpec>> {
-    let text = read_if_there(&spec_path(dir))?;
-    Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
-}
-
 /// Whether nobody holds a lock; shared, so that several may ask at once.
 fn is_free(path: &Path) -> bool {
-    OpenOptions::new()
-        .read(true)
-        .open(path)
-        .is_ok_and(|file| file.try_lock_shared().is_ok())
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
+}
+
+/// An error where it is not there: a sweep makes no lock.
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
 }
 
 /// Removes folders that never became a run, and those whose removal was cut short.
 fn remove_strays(runs_dir: &Path) -> Result<()> {
-    let Ok(lock) = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(runs_dir.join(MAKING))
-    else {
-        return Ok(());
-    };
-    if lock.try_lock().is_err() {
+    let lock = open_lock(&runs_dir.join(MAKING));
+    if !lock.as_ref().is_ok_and(|lock| lock.try_lock().is_ok()) {
         return Ok(());
     }
     for dir in folders(runs_dir)? {
-        if !files::is_own(&dir) {
-            continue;
-        }
-        let is_gone = dir
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(GONE));
-        if is_gone || !owner_lock_path(&dir).exists() {
+        if files::is_own(&dir) && (is_gone(&dir) || !dir.join(OWNER_LOCK).exists()) {
             let _ = fs::remove_dir_all(&dir);
         }
     }
@@ -196,19 +165,7 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
 }
 
 /// Everything that a run folder may hold of its run, which only whoever ran it can have put there.
-const OF_A_RUN: [&str; 11] = [
-    "spec.json",
-    "exit.json",
-    END_NOTE,
-    "state.json",
-    "log",
-    "times",
-    TELEMETRY,
-    STACKS,
-    HOST,
-    "owner.lock",
-    "supervisor.lock",
-];
+const OF_A_RUN: &str = "spec.json exit.json end-note.json state.json log times telemetry.jsonl stacks.txt host owner.lock supervisor.lock";
 
 /// A folder of the caller's own with regular files of the caller's own. In a cache that others can
 /// write to, or that came with somebody's project, a `log` may be a link to any file of the
@@ -218,7 +175,7 @@ pub(crate) fn is_own_run(dir: &Path) -> Result<bool> {
     if !found(dir)?.is_some_and(|dir| dir.is_dir() && files::is_own_entry(&dir)) {
         return Ok(false);
     }
-    for name in OF_A_RUN {
+    for name in OF_A_RUN.split(' ') {
         let is_own = |file: fs::Metadata| file.is_file() && files::is_own_entry(&file);
         if !found(&dir.join(name))?.is_none_or(is_own) {
             return Ok(false);
@@ -236,24 +193,19 @@ pub(crate) fn take_up(
     if !is_own_run(dir)? {
         return Ok(Taken::Nothing);
     }
-    let path = owner_lock_path(dir);
-    let owner = match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(owner) => owner,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Taken::Nothing),
-        Err(error) => return Err(Error::io("cannot open", path)(error)),
+    let path = dir.join(OWNER_LOCK);
+    let Some(owner) = if_there(&path, open_lock(&path))? else {
+        return Ok(Taken::Nothing);
     };
-    // Another sweep may have removed the folder meanwhile.
-    if owner.try_lock().is_err() || !same_file(&owner, &path) {
+    // Another sweep may have removed the folder meanwhile, and no other one gets its name.
+    if owner.try_lock().is_err() || !path.exists() {
         return Ok(Taken::Held);
     }
     let Some(spec) = read_spec(dir)? else {
-        return Ok(undescribed(dir));
+        return undescribed(dir);
     };
     // The id says whose processes are ended, and is the folder's name.
-    if dir
-        .file_name()
-        .is_none_or(|name| name != spec.run_id.as_str())
-    {
+    if dir.file_name() != Some(OsStr::new(&spec.run_id)) {
         return Ok(Taken::Nothing);
     }
     let spec = RunSpec {
@@ -279,10 +231,15 @@ pub(crate) fn take_up(
     if spec.is_batch() && exit.is_some() {
         systems.of(&spec).let_go(&spec, exit.as_ref());
     }
-    let patience = spec.grace().saturating_add(SUPERVISOR_PATIENCE);
-    let Some(supervisor) = wait_for_supervisor(dir, patience) else {
-        return Ok(Taken::Held);
-    };
+    // The owner is gone, so the supervisor is ending the run; one that takes too long is left for the next
+    // sweep.
+    let (begun, patience) = (Instant::now(), spec.grace() + SUPERVISOR_PATIENCE);
+    while is_supervised(dir) {
+        if begun.elapsed() >= patience {
+            return Ok(Taken::Held);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     if let Some(container) = &spec.container
         && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
@@ -294,12 +251,9 @@ pub(crate) fn take_up(
         exit => exit,
     };
     Ok(Taken::Leftover(Box::new(Leftover {
-        dir: dir.to_owned(),
         exit,
-        log: log_path(dir),
         ended: ended.count,
         _owner: owner,
-        _supervisor: supervisor,
         spec,
     })))
 }
@@ -307,45 +261,18 @@ pub(crate) fn take_up(
 /// A folder whose owner is dead and whose description cannot be read. A power cut takes a
 /// description that was not on disk yet, and with it the run. Such a run is made again. Anything else
 /// is for a person to look at.
-fn undescribed(dir: &Path) -> Taken {
+fn undescribed(dir: &Path) -> Result<Taken> {
     if is_supervised(dir) {
-        return Taken::Held;
+        return Ok(Taken::Held);
     }
-    let is_lost = match fs::read(spec_path(dir)) {
-        Ok(bytes) => was_never_written(&bytes),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
+    let spec = read_if_there(&dir.join(SPEC))?.unwrap_or_default();
     // A record of the end means that the description was on disk, too.
-    if is_lost && matches!(read_exit(dir), Ok(None)) {
+    if was_never_written(&spec) && matches!(read_exit(dir), Ok(None)) {
         remove(dir);
-        return Taken::Nothing;
+        return Ok(Taken::Nothing);
     }
-    Taken::Undescribed
-}
-
-/// The owner is gone, so the supervisor is ending the run; one that takes too long is left for the
-/// next sweep.
-fn wait_for_supervisor(dir: &Path, patience: Duration) -> Option<File> {
-    let path = supervisor_lock_path(dir);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .ok()?;
-    let begun = Instant::now();
-    while file.try_lock().is_err() {
-        if begun.elapsed() >= patience {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Some(file)
-}
-
-fn same_file(open: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let inode = |m: fs::Metadata| (m.dev(), m.ino());
-    matches!((open.metadata().map(inode), fs::metadata(path).map(inode)), (Ok(a), Ok(b)) if a == b)
+    Err(Error::failed(format!(
+        "nobody knows which run {} is of, because its spec.json is gone or cannot be read; remove the folder if you do not need its log",
+        dir.display()
+    )))
 }

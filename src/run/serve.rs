@@ -92,11 +92,9 @@ fn of_a_job(
         // Another job has it.
         return Ok(());
     };
-    for (name, value) in beside {
-        spec.env
-            .entry(name.clone())
-            .or_insert_with(|| value.clone());
-    }
+    // Its own are stronger.
+    let own = std::mem::replace(&mut spec.env, beside.clone());
+    spec.env.extend(own);
     let mut supervisor = Supervisor::new(spec, inbox, dir.join(TELEMETRY));
     if supervisor.spec.nodes() > 1 {
         let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);

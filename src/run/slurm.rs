@@ -6,9 +6,9 @@ mod queue;
 use std::{path::Path, time::Duration};
 
 use super::{
-    folder::{supervisor_log_path, tail_of},
+    folder::{SUPERVISOR_LOG, tail_of},
     spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec},
-    system::{Answer, JOB, Shown, Submission, System, job_name},
+    system::{Answer, JOB, JOB_PREFIX, Shown, Submission, System, job_name},
 };
 use crate::job::Vendor;
 
@@ -49,12 +49,12 @@ impl System for Slurm {
             }
             Err(why) => why,
         };
-        if let Some(prefix) = queue::makes_room(&why) {
+        if queue::may_be_full(&why) {
             // The last of them may have ended before the second look, and the first of them may have
             // come after the first one.
             let after = list()?;
             let mut all = before.values().chain(after.values());
-            if all.any(|job| job.name.starts_with(prefix) && !job.is_over()) {
+            if all.any(|job| job.name.starts_with(JOB_PREFIX) && !job.is_over()) {
                 return Err(match self.note_full() {
                     true => format!(
                         "{ROOM} ({why}); execution.<platform>.slurm.max_jobs in config.yaml sets how many jobs a build has at once"
@@ -99,10 +99,6 @@ impl System for Slurm {
 
     /// Slurm forgets its jobs by itself.
     fn let_go(&self, _: &RunSpec, _: Option<&RunExit>) {}
-
-    fn hurry(&self) {
-        self.commands.hurry();
-    }
 }
 
 /// Did Slurm's own step daemon write into the job's output that the kernel killed a process of the
@@ -111,7 +107,7 @@ impl System for Slurm {
 fn has_oom_kill(dir: &Path) -> bool {
     /// What the daemon says at a job's end is at the end of the file.
     const TAIL: u64 = 64 << 10;
-    let said = tail_of(&supervisor_log_path(dir), TAIL).unwrap_or_default();
+    let said = tail_of(&dir.join(SUPERVISOR_LOG), TAIL).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     said.lines().any(|line| {
         let is_of_slurm = line.contains("slurmstepd: ");

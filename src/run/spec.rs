@@ -4,13 +4,12 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::Value;
 
 use super::{devices::Holder, watched_inputs::Watched};
 use crate::{
     cache::Undeclared,
     digest::Digest,
-    error::{Error, Result},
     files::unix_now,
     host::{EngineKind, Fact},
     job::Vendor,
@@ -55,22 +54,18 @@ pub struct RunSpec {
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
     /// What the command is put into, if anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerSpec>,
     /// What its batch job must know, if it is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobSpec>,
     /// Counted from the trainer's start, not from the wait for devices.
     pub timeout_seconds: Option<f64>,
     /// When the run counts as hung; none where nobody asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hang: Option<Hang>,
     /// Between SIGTERM and SIGKILL.
     pub grace_seconds: f64,
     /// Names of device locks: `cpu`, `gpu-<uuid>`.
     pub devices: Vec<String>,
     /// Whose devices they are, where they are sampled beside the run.
-    #[serde(default)]
     pub sampled: Option<Vendor>,
     /// Alone on its devices, or beside other runs that share them.
     pub exclusive: bool,
@@ -79,33 +74,9 @@ pub struct RunSpec {
     /// What the run reads outside its folder, to be looked at when it has ended.
     #[serde(default)]
     pub watched: Vec<Watched>,
-    /// The run's `Measurement`, for whoever takes up its folder.
-    pub meta: Verbatim,
-}
-
-/// JSON that nobody reads on its way: a supervisor of another version must be able to end a run whose
-/// measurement it cannot read.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Verbatim(Box<RawValue>);
-
-impl Verbatim {
-    pub fn of(value: &impl Serialize) -> Result<Self> {
-        let text = serde_json::value::to_raw_value(value);
-        text.map(Self)
-            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))
-    }
-
-    /// What was written; a profiled run measures nothing, and another version's may not be readable.
-    pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
-        serde_json::from_str(self.0.get())
-    }
-}
-
-impl PartialEq for Verbatim {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get()
-    }
+    /// The run's `Measurement`, for whoever takes up its folder. Nobody reads it on its way: a supervisor of
+    /// another version must be able to end a run whose measurement it cannot read.
+    pub meta: Value,
 }
 
 /// How a run ended.
@@ -121,22 +92,18 @@ pub struct RunExit {
     /// Processes that not even SIGKILL ended in time.
     pub survivors: usize,
     /// Names of watched inputs that were written while it ran, or just before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub changed: Vec<String>,
     /// Where it ran, where that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Like `changed`, for files that nobody declares and only the command names.
-    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    #[serde(default)]
     pub undeclared: Undeclared,
     /// How long its log was. A network file system may show this record before all of the log.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_bytes: Option<u64>,
     /// Nodes of several that left no word, where others did; in words which.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_nodes: Option<String>,
     /// What else a person should know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
@@ -162,7 +129,6 @@ pub enum ExitKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
-    Starting,
     /// A batch system has it, or is to get it.
     Queued {
         /// What it waits for, in words that follow "waiting for".
@@ -175,10 +141,8 @@ pub enum RunState {
     Running {
         since: f64,
         /// Names of inputs that were seen to change: the run will not count.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed: Vec<String>,
     },
-    Ending,
 }
 
 impl RunExit {
@@ -250,26 +214,20 @@ pub struct JobSpec {
     pub vendor: Vendor,
     /// On each node.
     pub num_gpus: usize,
-    #[serde(default = "one")]
     pub nodes: usize,
     /// Which rank each of them has.
-    #[serde(default)]
     pub ranks: Nodes,
     /// A step of the job that tprimat is in, with tprimat's own life; no job of its own.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,
     /// The facts that the run's key is made of, and the rest of its section: the node must have
     /// them, or nothing runs there.
     pub facts: BTreeMap<String, Fact>,
     /// The same of the packages of `python`; none where a container brings its own.
-    #[serde(default)]
     pub packages: BTreeMap<String, String>,
     /// Found in the run's own PATH where it has no folder.
-    #[serde(default)]
     pub python: PathBuf,
     pub settings: Settings,
     /// Where its Job is, if it is one of Kubernetes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Target>,
 }
 
@@ -282,10 +240,6 @@ impl JobSpec {
     }
 }
 
-fn one() -> usize {
-    1
-}
-
 /// Where the Job of a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
@@ -293,8 +247,7 @@ pub struct Target {
     pub namespace: Option<String>,
     pub owner: String,
     pub cancel_on_interrupt: bool,
-    /// By which a later build knows whether it would ask for the same; none of an earlier version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// By which a later build knows whether it would ask for the same.
     pub asked: Option<Digest>,
     /// What kubectl is given. A folder may have come with a project, so it is never read from there.
     #[serde(skip)]
@@ -372,7 +325,7 @@ mod tests {
             exclusive: true,
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
-            meta: Verbatim::of(&1).unwrap(),
+            meta: 1.into(),
         };
         let text = serde_json::to_string(&spec).unwrap();
         assert!(

@@ -24,7 +24,7 @@ use super::{
     contained::Contained,
     devices::{self, Claim, DeviceLock},
     end_note::EndNote,
-    folder::{log_path, state_path},
+    folder::{LOG, STATE},
     hang::{self, HangWatch},
     inbox::Inbox,
     log_times::LogTimes,
@@ -70,12 +70,11 @@ enum TrainerEnd {
     Stopped(ExitKind),
 }
 
-/// A port that was free just now.
-fn free_port() -> Result<u16> {
-    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
-    Ok(bound
-        .map_err(Error::io("cannot find a free port on", "127.0.0.1"))?
-        .port())
+/// A port that was free just now, on every address of this host.
+pub(super) fn free_port() -> Result<u16> {
+    let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|bound| bound.local_addr());
+    let bound = bound.map_err(Error::io("cannot find a free port on", "0.0.0.0"))?;
+    Ok(bound.port())
 }
 
 impl Supervisor {
@@ -172,7 +171,12 @@ impl Supervisor {
     /// The trainer from its start to the end of its last process; in words why it did not start, if
     /// not.
     fn run_trainer(&mut self, waited_seconds: f64) -> Result<RunExit, String> {
-        self.choose_port().map_err(|why| why.to_string())?;
+        // As late as can be: a port that was free when the run was planned may be taken by now. Nodes of one
+        // run were told where they meet.
+        if !self.spec.env.contains_key(PORT_VARIABLE) {
+            let port = free_port().map_err(|why| why.to_string())?;
+            (self.spec.env).insert(PORT_VARIABLE.to_owned(), port.to_string());
+        }
         let contained = self
             .spec
             .container
@@ -197,9 +201,6 @@ impl Supervisor {
         // A driver may hang, and the end of the run's tree must not wait for it.
         if let Some(sampler) = &sampler {
             sampler.stop();
-        }
-        if matches!(end, TrainerEnd::Stopped(_)) {
-            self.tell(&RunState::Ending);
         }
         let mut exit = RunExit {
             status: self.end_container_and_judge(&end, contained.as_ref(), &handle),
@@ -256,16 +257,6 @@ impl Supervisor {
         }
     }
 
-    /// As late as can be: a port that was free when the run was planned may be taken by now. Nodes
-    /// of one run were told where they meet.
-    fn choose_port(&mut self) -> Result<()> {
-        if !self.spec.env.contains_key(PORT_VARIABLE) {
-            let port = free_port()?.to_string();
-            self.spec.env.insert(PORT_VARIABLE.to_owned(), port);
-        }
-        Ok(())
-    }
-
     /// How the run ended; ends its container, where that goes on.
     fn end_container_and_judge(
         &mut self,
@@ -275,7 +266,7 @@ impl Supervisor {
     ) -> ExitKind {
         match (end, contained) {
             (TrainerEnd::Exited(status), Some(contained)) => {
-                contained.ended(*status, &log_path(&self.spec.dir))
+                contained.ended(*status, &self.spec.dir.join(LOG))
             }
             (TrainerEnd::Exited(status), None) => exit_kind(*status),
             (TrainerEnd::Stopped(why), contained) => {
@@ -333,7 +324,7 @@ impl Supervisor {
             .timeout_seconds
             .and_then(|s| Duration::try_from_secs_f64(s).ok());
         let trainer = pid_of(handle);
-        let mut hang = HangWatch::of(&self.spec, &log_path(&self.spec.dir));
+        let mut hang = HangWatch::of(&self.spec, &self.spec.dir.join(LOG));
         loop {
             reap_orphans(trainer);
             if let Some(status) = exit_status(handle) {
@@ -343,9 +334,7 @@ impl Supervisor {
             if Instant::now() >= inputs_at {
                 inputs_at = self.look_at_inputs(since, &mut changed);
             }
-            let (now, tree) = (Instant::now(), &self.tree);
-            let look = |hang: &mut HangWatch| hang.look(now, || tree.is_stopped());
-            if let Some(why) = hang.as_mut().and_then(look) {
+            if let Some(why) = hang.as_mut().and_then(|hang| hang.look(Instant::now())) {
                 let mut evidence = vec![why];
                 // Somebody may ask for the end while the stacks are read.
                 let inbox = RefCell::new(&mut self.inbox);
@@ -409,7 +398,6 @@ impl Supervisor {
             }
             self.inbox.wait(Duration::from_millis(20));
         }
-        self.tell(&RunState::Ending);
         self.end_tree(handle)
     }
 
@@ -429,7 +417,7 @@ impl Supervisor {
     /// For tprimat to show; of no consequence to the run.
     fn tell(&self, state: &RunState) {
         if let Ok(text) = serde_json::to_vec(state) {
-            let _ = files::write_atomically(&state_path(&self.spec.dir), &text, Durability::Plain);
+            let _ = files::write_atomically(&self.spec.dir.join(STATE), &text, Durability::Plain);
         }
     }
 }

@@ -3,10 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -14,7 +11,7 @@ use super::{
     folder::lock,
     spec::{ExitKind, RunExit, RunSpec},
 };
-use crate::host::{AskError, ask_while, which};
+use crate::host::{AskError, ask, which};
 
 /// The last word of `tprimat __run DIR job`, the supervisor of the run in DIR inside its job.
 pub(crate) const JOB: &str = "job";
@@ -50,8 +47,6 @@ pub(crate) trait System: Send + Sync {
     /// The run is over and is taken in from its folder, which needs the job no more. `exit`: how it
     /// ended, if it ever ran.
     fn let_go(&self, spec: &RunSpec, exit: Option<&RunExit>);
-    /// From now on answers that do not come at once are not waited for.
-    fn hurry(&self);
 }
 
 /// What became of a submission.
@@ -76,8 +71,6 @@ pub(crate) struct SystemError {
 
 /// A command of a batch system that takes longer does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same once nobody is to wait for jobs any more.
-const HURRIED: Duration = Duration::from_secs(2);
 
 /// The commands of a batch system, as the caller would run them. Clones share one look at the jobs.
 #[derive(Clone, Default)]
@@ -86,8 +79,6 @@ pub(crate) struct Commands<T> {
     env: BTreeMap<String, String>,
     /// When jobs were listed last, by what was asked for, and what came of it.
     listed: Arc<Mutex<HashMap<Vec<String>, Listed<T>>>>,
-    /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
-    is_hurried: Arc<AtomicBool>,
 }
 
 type Listed<T> = (Instant, Answer<Arc<T>>);
@@ -98,14 +89,6 @@ impl<T: Clone + Default> Commands<T> {
             env,
             ..Self::default()
         }
-    }
-
-    pub fn hurry(&self) {
-        self.is_hurried.store(true, Ordering::SeqCst);
-    }
-
-    pub fn is_hurried(&self) -> bool {
-        self.is_hurried.load(Ordering::SeqCst)
     }
 
     /// What a command printed; else why not, in all that it said. `is_passing`: does the same get
@@ -120,12 +103,8 @@ impl<T: Clone + Default> Commands<T> {
         let failed = |said: String, is_passing| SystemError { said, is_passing };
         let path = which(program, &self.env)
             .ok_or_else(|| failed(format!("there is no {program} in PATH"), false))?;
-        let patience = || match self.is_hurried() {
-            true => HURRIED,
-            false => PATIENCE,
-        };
         let command = duct::cmd(path, words).full_env(&self.env);
-        let said = ask_while(&command.stdin_bytes(input), &patience)
+        let said = ask(&command.stdin_bytes(input), PATIENCE)
             .map_err(|why| failed(why.to_string(), matches!(why, AskError::NoAnswer(_))))?;
         if said.status.success() {
             return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
@@ -163,10 +142,10 @@ impl<T: Clone + Default> Commands<T> {
 pub(super) fn lines_of(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let all: Vec<&str> = lines.collect();
-    match all.is_empty() {
-        true => "it said nothing".to_owned(),
-        false => all.join("; "),
+    if all.is_empty() {
+        return "it said nothing".to_owned();
     }
+    all.join("; ")
 }
 
 /// What a batch system shows of a job.

@@ -34,7 +34,6 @@ pub struct Watched {
     /// until then.
     stamps: Vec<Stamp>,
     /// Nobody declares it: the command names it, and it may as well be what the run writes.
-    #[serde(default)]
     pub is_guessed: bool,
     /// It had another content when it was looked at during the run.
     #[serde(skip)]
@@ -47,9 +46,9 @@ pub struct Watched {
 /// As the plan has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Content {
+pub enum Content {
     File(Digest),
-    /// The command names it, and nothing is there.
+    /// A file that the command names and that is not there yet.
     Nothing,
     Data {
         kind: DataKind,
@@ -62,80 +61,23 @@ enum Content {
 }
 
 impl Watched {
+    /// `stamps`: of the files that hold the content, where they were read before.
     #[must_use]
-    pub fn file(
+    pub fn new(
         name: impl Into<String>,
         path: PathBuf,
-        digest: Digest,
-        stamp: Option<Stamp>,
-    ) -> Self {
-        let stamps = stamp.into_iter().collect();
-        Self {
-            stamps,
-            ..Self::new(name.into(), path, Content::File(digest))
-        }
-    }
-
-    /// `stamps`: of the files that hold the data, where they were read before.
-    #[must_use]
-    pub fn data(
-        kind: DataKind,
-        name: &str,
-        path: PathBuf,
-        digest: Digest,
+        content: Content,
         stamps: Vec<Stamp>,
     ) -> Self {
         Self {
+            name: name.into(),
+            path,
             stamps,
-            ..Self::new(
-                format!("the {} {name}", kind.name()),
-                path,
-                Content::Data { kind, digest },
-            )
-        }
-    }
-
-    #[must_use]
-    pub fn checkout(
-        name: String,
-        path: PathBuf,
-        file: &str,
-        facts: BTreeMap<String, String>,
-    ) -> Self {
-        Self::new(
-            name,
-            path,
-            Content::Checkout {
-                file: file.to_owned(),
-                facts,
-            },
-        )
-    }
-
-    /// A file that the command names and that is not there yet.
-    #[must_use]
-    pub fn absent(name: &str, path: PathBuf) -> Self {
-        Self {
-            is_guessed: true,
-            ..Self::new(name.to_owned(), path, Content::Nothing)
-        }
-    }
-
-    fn new(name: String, path: PathBuf, content: Content) -> Self {
-        Self {
-            name,
-            path,
+            is_guessed: matches!(content, Content::Nothing),
             content,
-            stamps: Vec::new(),
-            is_guessed: false,
             is_changed: false,
             was_touched: false,
         }
-    }
-
-    #[must_use]
-    pub fn guessed(self, is_guessed: bool) -> Self {
-        Self { is_guessed, ..self }
     }
 
     pub(crate) fn is_absent(&self) -> bool {
@@ -168,10 +110,7 @@ impl Watched {
         let Some(now) = self.stamps_now() else {
             return false;
         };
-        if self.is_untouched(&now) {
-            return true;
-        }
-        let is_planned = self.holds_what_was_planned();
+        let is_planned = self.is_untouched(&now) || self.holds_what_was_planned();
         if is_planned {
             self.stamps = now;
         }
@@ -215,13 +154,7 @@ impl Watched {
     }
 
     fn is_untouched(&self, now: &[Stamp]) -> bool {
-        !now.is_empty()
-            && self.stamps.len() == now.len()
-            && self
-                .stamps
-                .iter()
-                .zip(now)
-                .all(|(then, now)| then.is_still(now))
+        !now.is_empty() && self.is_same(now) && self.stamps.iter().all(Stamp::is_settled)
     }
 
     /// The files that hold it. A checkout has none: too many files, and git knows them better.
@@ -310,38 +243,18 @@ pub fn not_started(changed: &[String], watched: &[Watched]) -> String {
 }
 
 /// The trainer that ships with tprimat must be the one that keys name: built from the sources that
-/// this tprimat knows. Else: what is wrong with it.
-pub fn check_native(path: &Path, python: &Path, code: &str) -> Result<Watched, String> {
+/// this tprimat knows, whose digest is in its program. Else: what is wrong with it.
+pub fn check_native(path: &Path, code: &str) -> Result<Watched, String> {
     let known = Known::of(path).map_err(|e| e.to_string())?;
-    let quietly = |command: duct::Expression| {
-        command
-            .stdin_null()
-            .stdout_capture()
-            .stderr_null()
-            .unchecked()
-            .run()
-    };
-    // As its launch script starts it: with the libtorch of this host's PyTorch.
-    const TORCH: &str = "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))";
-    let torch = quietly(duct::cmd(python.as_os_str(), ["-c", TORCH]))
-        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
-    let mut ask = duct::cmd(path, ["--code"]);
-    if let Some(torch) = torch
-        .ok()
-        .map(PathBuf::from)
-        .filter(|torch| torch.is_absolute())
-    {
-        ask = ask.env("LD_LIBRARY_PATH", torch.join("lib"));
-    }
-    let said = quietly(ask).map_err(|e| e.to_string())?;
-    if !said.status.success() || String::from_utf8_lossy(&said.stdout).trim() != code {
+    let program = files::read(path).map_err(|e| e.to_string())?;
+    if memchr::memmem::find(&program, code.as_bytes()).is_none() {
         return Err("it was not built from the sources of this tprimat".into());
     }
-    Ok(Watched::file(
+    Ok(Watched::new(
         "tprimat-native",
         path.to_owned(),
-        known.digest,
-        Some(known.stamp),
+        Content::File(known.digest),
+        vec![known.stamp],
     ))
 }
 
@@ -354,11 +267,15 @@ mod tests {
         data::Dtype,
         dataset_for_tests::write_dataset,
         files::{Durability, write_atomically},
-        mock,
     };
 
     fn watched(path: &Path) -> Watched {
-        let mut one = Watched::file("file", path.to_owned(), Digest::of("planned"), None);
+        let mut one = Watched::new(
+            "file",
+            path.to_owned(),
+            Content::File(Digest::of("planned")),
+            Vec::new(),
+        );
         write_atomically(path, b"planned", Durability::Plain).unwrap();
         assert!(one.is_as_planned() && !one.is_written());
         one
@@ -419,7 +336,11 @@ mod tests {
         let prefix = folder.path().join("d");
         dataset(&prefix, &[1, 2, 3]);
         let digest = DataKind::Dataset.fingerprint(&prefix).unwrap();
-        let mut data = Watched::data(DataKind::Dataset, "d", prefix.clone(), digest, Vec::new());
+        let content = Content::Data {
+            kind: DataKind::Dataset,
+            digest,
+        };
+        let mut data = Watched::new("the dataset d", prefix.clone(), content, Vec::new());
         assert!(data.is_as_planned() && !data.is_written());
         dataset(&prefix, &[1, 2, 3]);
         assert!(
@@ -439,12 +360,12 @@ mod tests {
         let file = folder.path().join("train.py");
         write_atomically(&file, b"one", Durability::Plain).unwrap();
         let facts = host::checkout_facts(folder.path(), "train.py").unwrap();
-        let mut checkout = Watched::checkout(
-            "the checkout".into(),
-            folder.path().to_owned(),
-            "train.py",
+        let content = Content::Checkout {
+            file: "train.py".into(),
             facts,
-        );
+        };
+        let folder = folder.path().to_owned();
+        let mut checkout = Watched::new("the checkout", folder, content, Vec::new());
         assert!(checkout.is_as_planned() && !checkout.is_written());
         write_atomically(&file, b"two", Durability::Plain).unwrap();
         assert!(!checkout.is_as_planned() && checkout.is_written());
@@ -454,16 +375,14 @@ mod tests {
     fn a_trainer_of_other_sources_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tprimat-native");
-        mock::program(&path, "#!/bin/sh\n[ \"$1\" = --code ] && echo abc\n");
-        let check =
-            |path: &Path, code: &str| check_native(path, Path::new("/nonexistent/python"), code);
-        assert!(check(&path, "abc").is_ok());
-        assert!(
-            check(&path, "abd")
-                .unwrap_err()
-                .contains("the sources of this tprimat")
+        let (own, other) = (
+            Digest::of("own").to_string(),
+            Digest::of("other").to_string(),
         );
-        assert!(check(Path::new("/bin/false"), "abc").is_err());
-        assert!(check(&folder.path().join("none"), "abc").is_err());
+        write_atomically(&path, format!("\x7fELF{own}").as_bytes(), Durability::Plain).unwrap();
+        assert!(check_native(&path, &own).is_ok());
+        let why = check_native(&path, &other).unwrap_err();
+        assert!(why.contains("the sources of this tprimat"));
+        assert!(check_native(&folder.path().join("none"), &own).is_err());
     }
 }

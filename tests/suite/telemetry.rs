@@ -16,7 +16,7 @@ use tprimat::{
     host::EngineKind,
     job::Vendor,
     results::{Reason, Samples},
-    run::{self, ContainerSpec, ExitKind, Run, RunExit, RunSpec, Running, Verbatim},
+    run::{self, ContainerSpec, ExitKind, Run, RunExit, RunSpec, Running},
 };
 
 /// A mock of amd-smi: one device, which draws 1000 W by its counter (a joule a millisecond) and 900
@@ -51,7 +51,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
         exclusive,
         lock_dir: folder.join("locks"),
         watched: Vec::new(),
-        meta: Verbatim::of(&()).unwrap(),
+        meta: serde_json::Value::Null,
     }
 }
 
@@ -185,7 +185,7 @@ fn a_sampler_that_hangs_delays_no_kill() {
     write_atomically(&spec.dir.join("launch"), b"", Durability::Plain).unwrap();
     mkfifo(&spec.dir.join("telemetry.jsonl"), Mode::S_IRWXU).unwrap();
     let running = start(&spec);
-    while !fs::read(running.log_path()).is_ok_and(|log| log == b"up\n") {
+    while !fs::read(spec.dir.join("log")).is_ok_and(|log| log == b"up\n") {
         thread::sleep(Duration::from_millis(5));
     }
     running.terminate();

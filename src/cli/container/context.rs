@@ -150,12 +150,12 @@ pub fn shell_arguments(
             .chain(arguments)
             .collect();
     }
-    let mut arguments = words(&["run", "--rm", "--interactive"]);
+    let mut arguments = words("run --rm --interactive");
     if is_terminal {
         arguments.push("--tty".to_owned());
     }
     arguments.extend(user_arguments(kind));
-    arguments.extend(words(&["--label", "tprimat=shell"]));
+    arguments.extend(words("--label tprimat=shell"));
     // The container's user may be another one than the project's owner, who has just asked for
     // this.
     arguments.extend(["--env".into(), format!("{TRUSTED_VARIABLE}={root}")]);

@@ -14,9 +14,8 @@ use crate::{
     run::{
         end_note::exit_or_end,
         executor::End,
-        folder::{last_seen, supervisor_said},
+        folder::{hosts_of, last_seen, supervisor_said},
         leftovers::end_leftovers,
-        nodes::hosts_of,
         spec::{ExitKind, RunExit, RunSpec, never_ran},
         system::{Shown, System, job_of},
     },

@@ -14,25 +14,19 @@ const ENGINES: &str = ".engines";
 
 /// Notes that containers of this engine may be left here.
 pub(crate) fn remember(runs: &Path, kind: EngineKind) -> Result<()> {
-    let path = runs.join(ENGINES);
-    let mut known: Vec<EngineKind> = engines(runs);
-    if !has_service(kind) || known.contains(&kind) {
+    if !has_service(kind) || engines(runs).contains(&kind) {
         return Ok(());
     }
-    known.push(kind);
-    let lines: String = known
-        .iter()
-        .map(|kind| format!("{}\n", kind.name()))
-        .collect();
+    let path = runs.join(ENGINES);
+    let known = fs::read_to_string(&path).unwrap_or_default();
+    let lines = format!("{known}{}\n", kind.name());
     files::write_atomically(&path, lines.as_bytes(), Durability::Synced)
 }
 
 fn engines(runs: &Path) -> Vec<EngineKind> {
     let text = fs::read_to_string(runs.join(ENGINES)).unwrap_or_default();
-    EngineKind::ALL
-        .into_iter()
-        .filter(|kind| text.lines().any(|line| line == kind.name()))
-        .collect()
+    let is_known = |kind: &EngineKind| text.lines().any(|line| line == kind.name());
+    EngineKind::ALL.into_iter().filter(is_known).collect()
 }
 
 /// Removes the containers of runs that nobody watches any more; their names. An engine that does
@@ -48,62 +42,45 @@ pub(crate) fn sweep(
         let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
             continue;
         };
-        let filter = format!("label={OWNER_LABEL}={}", owner(runs));
-        let said = match engine.ask(
-            env,
-            &["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"],
-        ) {
-            Ok(said) if said.status.success() => said,
-            Ok(said) => {
-                swept.push(Err(format!(
-                    "{} does not answer: {}",
-                    kind.name(),
-                    last_line(&said.stderr)
-                )));
-                continue;
-            }
+        let names = match names(&engine, env, runs) {
+            Ok(names) => names,
             Err(why) => {
                 swept.push(Err(why));
                 continue;
             }
         };
-        for name in String::from_utf8_lossy(&said.stdout).lines() {
-            let Some(id) = name
-                .trim()
-                .strip_prefix("tprimat-")
-                .filter(|id| is_run_id(id))
-            else {
-                continue;
-            };
-            if is_live(&runs.join(id)) {
+        for name in names {
+            let id = name.strip_prefix("tprimat-");
+            if id.is_none_or(|id| is_live(&runs.join(id))) {
                 continue;
             }
             let contained = Contained {
                 engine: engine.clone(),
                 environment: env.clone(),
-                name: name.trim().to_owned(),
+                name,
             };
-            let left = || {
-                Err(format!(
-                    "{} does not remove the container {}",
-                    kind.name(),
-                    name.trim()
-                ))
-            };
-            swept.push(match contained.remove() {
-                true => Ok(name.trim().to_owned()),
-                false => left(),
+            swept.push(match (contained.remove(), kind.name(), contained.name) {
+                (true, _, name) => Ok(name),
+                (false, kind, name) => Err(format!("{kind} does not remove the container {name}")),
             });
         }
     }
     swept
 }
 
-/// A run's id is also the name of its folder, so one from a label must not lead out of the folder
-/// of runs.
-fn is_run_id(id: &str) -> bool {
-    !id.starts_with('.')
-        && id
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+/// The containers of the runs of a folder.
+fn names(
+    engine: &ContainerEngine,
+    env: &BTreeMap<String, String>,
+    runs: &Path,
+) -> Result<Vec<String>, String> {
+    let filter = format!("label={OWNER_LABEL}={}", owner(runs));
+    let words = ["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"];
+    let said = engine.ask(env, &words)?;
+    if !said.status.success() {
+        let (name, why) = (engine.kind.name(), last_line(&said.stderr));
+        return Err(format!("{name} does not answer: {why}"));
+    }
+    let names = String::from_utf8_lossy(&said.stdout);
+    Ok(names.lines().map(|name| name.trim().to_owned()).collect())
 }

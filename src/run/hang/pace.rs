@@ -77,42 +77,26 @@ impl Pace {
         self.last = Some((newest.step, self.now));
     }
 
-    /// From which silence on the run hangs; none where that is not known, or where no step is due.
-    fn most(&self) -> Option<f64> {
-        let (step, _) = self.last?;
-        // Logs count from 0 or from 1. The last steps may get no line of their own, or one that
-        // stays in the trainer's buffer until it ends, and after them it may save for long.
-        if step + self.stride >= self.steps || self.looks < LOOKS || self.seconds.len() < KNOWN {
-            return None;
-        }
-        let by_steps = self.factor * self.median();
-        Some(by_steps.max(self.least).max(LONGEST * self.longest))
-    }
-
     fn median(&self) -> f64 {
         let mut sorted = self.seconds.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     }
 
-    fn silence(&self) -> f64 {
-        self.last.map_or(0.0, |(_, seen)| self.now - seen)
-    }
-
-    /// Is it silent for so long that it is worth a look at its processes?
-    pub fn is_odd(&self) -> bool {
-        self.most().is_some_and(|most| self.silence() > most / 4.0)
-    }
-
-    /// In a sentence why the run hangs.
+    /// In a sentence why the run hangs; none where that is not known, or where no step is due.
     pub fn verdict(&self) -> Option<String> {
-        let silence = self.silence();
-        self.most().filter(|most| silence > *most)?;
-        let (step, _) = self.last?;
-        Some(format!(
-            "no step in the {silence:.0} s after step {step}; the median step took {:.3} s, and the longest time without a step before was {:.0} s",
-            self.median(),
-            self.longest
+        let (step, seen) = self.last?;
+        // Logs count from 0 or from 1. The last steps may get no line of their own, or one that
+        // stays in the trainer's buffer until it ends, and after them it may save for long.
+        if step + self.stride >= self.steps || self.looks < LOOKS || self.seconds.len() < KNOWN {
+            return None;
+        }
+        let (silence, median, longest) = (self.now - seen, self.median(), self.longest);
+        let most = (self.factor * median)
+            .max(self.least)
+            .max(LONGEST * longest);
+        (silence > most).then(|| format!(
+            "no step in the {silence:.0} s after step {step}; the median step took {median:.3} s, and the longest time without a step before was {longest:.0} s"
         ))
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 
 use super::{
     lifelines::{Lifelines, Pods},
-    node::{NODE, NUMBER, Ready, answers_of, hosts_of, read_ready},
+    node::{NODE, NUMBER, Ready, read_ready},
 };
 use crate::{
     error::{Error, Result},
@@ -22,7 +22,8 @@ use crate::{
     results::TELEMETRY_SCHEMA,
     run::{
         batch,
-        folder::{log_path, supervisor_said},
+        container::words,
+        folder::{LOG, answers_of, hosts_of, supervisor_said},
         inbox::Inbox,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
     },
@@ -51,14 +52,14 @@ pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
     // By its path, which nodes have as well. Where this process is from another file than is there
     // now, the kernel would name none.
     let tprimat = std::env::args_os().next().unwrap_or_default();
-    let started = match which("srun", &caller) {
-        _ if spec.is_of_pods() => start(spec, None, Path::new(&tprimat)),
-        Some(srun) => start(spec, Some(&srun), Path::new(&tprimat)),
-        None => Err(Error::failed("there is no srun in PATH")),
+    let srun = which("srun", &caller).filter(|_| !spec.is_of_pods());
+    let started = match srun.is_some() || spec.is_of_pods() {
+        true => start(spec, srun.as_deref(), Path::new(&tprimat)),
+        false => Err(Error::failed("there is no srun in PATH")),
     };
     match started {
         Ok(started) => RunExit {
-            log_bytes: std::fs::metadata(log_path(&spec.dir))
+            log_bytes: std::fs::metadata(spec.dir.join(LOG))
                 .map(|log| log.len())
                 .ok(),
             ..see_through(spec, started, inbox, PATIENCE)
@@ -377,12 +378,11 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
         // Each supervisor ends its part of the run, says how that ended, and waits until the
         // conductor lets all of them go. One that goes before that has died: srun gives the others
         // time to fail in their own words and to end their parts, then it ends the step.
-        "--kill-on-bad-exit=0".into(),
         format!("--wait={}", (PATIENCE + spec.grace() + MARGIN).as_secs()),
-        "--input=all".into(),
-        "--mpi=none".into(),
-        "--cpu-bind=none".into(),
     ];
+    arguments.extend(words(
+        "--kill-on-bad-exit=0 --input=all --mpi=none --cpu-bind=none",
+    ));
     let Some(job) = &spec.job else {
         return arguments;
     };
@@ -471,7 +471,7 @@ mod tests {
             exclusive: true,
             lock_dir: dir.to_owned(),
             watched: Vec::new(),
-            meta: crate::run::Verbatim::of(&()).unwrap(),
+            meta: serde_json::Value::Null,
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     io::{self, Read, Write},
     mem,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     path::Path,
     process::Child,
     time::{Duration, Instant},
@@ -39,7 +39,7 @@ const TAKEN: u8 = b'+';
 const GOODBYE: u8 = b'.';
 /// How long a pod that has connected may take to say the word and its number.
 const HELLO: Duration = Duration::from_secs(2);
-/// So many may have connected and said nothing yet.
+/// So many are let in at a look, which with [`HELLO`] limits those that have said nothing yet.
 const MOST_STRANGERS: usize = 64;
 /// Between two attempts of a pod to find the conductor, whose own pod may still wait for a node.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -171,9 +171,6 @@ impl Pods {
                 self.strangers.push((stream, Instant::now()));
             }
         }
-        // Those that came last are kept: a pod speaks at once.
-        let too_many = self.strangers.len().saturating_sub(MOST_STRANGERS);
-        self.strangers.drain(..too_many);
         for (mut stream, came) in mem::take(&mut self.strangers) {
             match said(&mut stream, &self.word) {
                 Ok(number) => self.welcome(number, stream),
@@ -267,11 +264,7 @@ pub(crate) fn supervise_pod(
 }
 
 fn connect((host, port, word): &Place, number: usize) -> io::Result<TcpStream> {
-    let bare = host.parse().map(|ip| SocketAddr::new(ip, *port));
-    let mut stream = match bare {
-        Ok(address) => TcpStream::connect_timeout(&address, Duration::from_secs(SILENCE.into()))?,
-        Err(_) => TcpStream::connect((host.as_str(), *port))?,
-    };
+    let mut stream = TcpStream::connect((host.as_str(), *port))?;
     watch(&stream)?;
     stream.write_all(&hello(word, number))?;
     // Nothing comes where another pod of this node was first: it has answered already.

@@ -20,4 +20,4 @@ mod node;
 
 pub(crate) use conductor::conduct;
 pub(crate) use lifelines::supervise_pod;
-pub(crate) use node::{NODE, NodeFile, files_of, hosts_of, number, supervise};
+pub(crate) use node::{NODE, NodeFile, files_of, number, supervise};

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,11 +11,14 @@ use crate::{
     files::{self, Durability},
     run::{
         batch,
-        folder::{HOST, if_there, note_host, read_if_there, read_spec_with, write_exit},
+        folder::{
+            LOG, answers_of, folder_of, is_own_file, note_host, read_if_there, read_spec_with,
+            write_exit,
+        },
         inbox::{receive_environment, settle_down},
         process::part_of_run,
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY, hostname, never_ran},
-        supervisor::Supervisor,
+        supervisor::{Supervisor, free_port},
     },
 };
 
@@ -33,19 +35,6 @@ const READY: &str = "ready.json";
 /// Between two looks whether the conductor still needs this node.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where a node answers the conductor.
-pub(super) fn answers_of(dir: &Path, node: usize) -> PathBuf {
-    dir.join(format!("node-{node}"))
-}
-
-/// Where the log of a node is: that of node 0 is the run's own.
-pub(super) fn folder_of(dir: &Path, node: usize) -> PathBuf {
-    match node {
-        0 => dir.to_owned(),
-        _ => answers_of(dir, node),
-    }
-}
-
 /// A file that a node left beside those of node 0, and its name among an attempt's outputs.
 pub(crate) struct NodeFile {
     pub node: usize,
@@ -57,35 +46,19 @@ pub(crate) struct NodeFile {
 pub(crate) fn files_of(dir: &Path, nodes: usize) -> Result<(Vec<NodeFile>, Vec<NodeFile>)> {
     let (mut logs, mut samples) = (Vec::new(), Vec::new());
     for node in (0..nodes).filter(|_| nodes > 1) {
-        if node > 0 {
-            let log = folder_of(dir, node).join("log");
-            logs.extend(regular(node, format!("log.node-{node}"), log)?);
+        let path = folder_of(dir, node).join(LOG);
+        if node > 0 && is_own_file(&path)? {
+            let name = format!("log.node-{node}");
+            logs.push(NodeFile { node, name, path });
         }
         // Not the run's: it is of one node's devices.
         let path = answers_of(dir, node).join(TELEMETRY);
-        samples.extend(regular(node, format!("telemetry.node-{node}.jsonl"), path)?);
+        if is_own_file(&path)? {
+            let name = format!("telemetry.node-{node}.jsonl");
+            samples.push(NodeFile { node, name, path });
+        }
     }
     Ok((logs, samples))
-}
-
-/// The hosts on which the nodes of a job have begun, as far as they have said it.
-pub(crate) fn hosts_of(dir: &Path, nodes: usize) -> Option<String> {
-    let host = |node: usize| {
-        let path = folder_of(dir, node).join(HOST);
-        let said = regular(node, HOST.to_owned(), path).ok()??;
-        String::from_utf8(read_if_there(&said.path).ok()??).ok()
-    };
-    let mut hosts: Vec<String> = (0..nodes).filter_map(host).collect();
-    hosts.sort_unstable();
-    (!hosts.is_empty()).then(|| hosts.join(","))
-}
-
-/// A folder may have come with somebody's project, so nothing is followed through links.
-fn regular(node: usize, name: String, path: PathBuf) -> Result<Option<NodeFile>> {
-    let found = if_there(&path, std::fs::symlink_metadata(&path))?;
-    let is_own = files::is_own(&path) && path.parent().is_some_and(files::is_own);
-    let is_regular = is_own && found.is_some_and(|found| found.is_file());
-    Ok(is_regular.then_some(NodeFile { node, name, path }))
 }
 
 /// Where the others find a node, and a port that was free there just now. A node says it when it is what
@@ -103,9 +76,7 @@ pub(super) fn address() -> String {
 }
 
 fn say_ready(answers: &Path) -> Result<()> {
-    let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|bound| bound.local_addr());
-    let bound = bound.map_err(Error::io("cannot find a free port on", "0.0.0.0"))?;
-    let ready: Ready = (address(), bound.port());
+    let ready: Ready = (address(), free_port()?);
     let text = serde_json::to_vec(&ready).unwrap_or_default();
     files::write_atomically(&answers.join(READY), &text, Durability::Plain)
 }

@@ -12,7 +12,7 @@ use crate::{
     run::{
         folder::lock,
         spec::{ExitKind, RunSpec},
-        system::{Answer, Commands, JOB_PREFIX, Shown, SystemError, job_name},
+        system::{Answer, Commands, Shown, SystemError, job_name},
     },
 };
 
@@ -49,21 +49,10 @@ fn is_passing(stderr: &str) -> bool {
     PASSING.iter().any(|part| last.contains(part))
 }
 
-/// Where a job was refused because there are too many of the user, the account or the QOS: how the
-/// names of those begin whose ends may make room. Slurm may name its limit. Where it does not, the
-/// refusal may be for something that no end of a stranger's job changes.
-pub(super) fn makes_room(why: &SystemError) -> Option<&'static str> {
-    if !why.said.contains("Job violates accounting/QOS policy") {
-        return None;
-    }
-    let is_limit = |word: &&str| word.starts_with("QOS") || word.starts_with("Assoc");
-    let mut limits = why.said.split([' ', ';']).filter(is_limit).peekable();
-    match limits.peek() {
-        None => Some(JOB_PREFIX),
-        Some(_) => limits
-            .any(|limit| limit.contains("SubmitJob"))
-            .then_some(""),
-    }
+/// Was a job refused because there are too many of the user, the account or the QOS? The refusal may be for
+/// something else that no end of another job changes.
+pub(super) fn may_be_full(why: &SystemError) -> bool {
+    why.said.contains("Job violates accounting/QOS policy")
 }
 
 /// What Slurm shows of a job.
@@ -264,15 +253,14 @@ mod tests {
             "AssocGrpSubmitJobsLimit",
         ] {
             let said = refusal(&format!("sbatch: error: {limit}\n{POLICY}\n"));
-            assert_eq!(makes_room(&said), Some(""), "{limit}");
+            assert!(may_be_full(&said), "{limit}");
         }
-        assert_eq!(makes_room(&refusal(POLICY)), Some(JOB_PREFIX));
+        assert!(may_be_full(&refusal(POLICY)));
         let too_long = refusal(&format!(
             "sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}"
         ));
-        assert_eq!(makes_room(&too_long), None);
         let absent = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified";
-        assert_eq!(makes_room(&refusal(absent)), None);
+        assert!(!may_be_full(&refusal(absent)));
         let told = too_long.to_string();
         assert!(
             told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),

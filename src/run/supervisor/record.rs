@@ -1,7 +1,5 @@
 //! What a run leaves: its log, finished and on disk, and the record of how it ended.
 
-use std::io;
-
 use super::Supervisor;
 use crate::{
     error::Result,
@@ -17,17 +15,17 @@ impl Supervisor {
     /// Where the disk has no room for a record, the note of the trainer's end takes it in.
     pub(crate) fn record(&self, exit: &RunExit) -> Result<()> {
         write_exit(&self.spec.dir, exit).or_else(|error| match &self.end_note {
-            Some(end) if end.note(exit, true).is_ok() => Ok(()),
+            Some(end) if end.note(exit).is_ok() => Ok(()),
             _ => Err(error),
         })
     }
 
-    /// Notes how the trainer ended, at once. A job's host may be another one than that of whoever reads
-    /// it. What cannot be noted is recorded a moment later all the same.
+    /// Notes how the trainer ended, at once. What cannot be noted is recorded a moment later all the same.
     pub(super) fn note_end(&self, exit: &RunExit) {
-        if let Some(end) = &self.end_note {
-            let is_log_synced = self.spec.job.is_some() && self.sync().is_ok();
-            let _ = end.note(exit, is_log_synced);
+        if let Some(end) = &self.end_note
+            && sync_run(&self.spec.dir, &self.telemetry).is_ok()
+        {
+            let _ = end.note(exit);
         }
     }
 
@@ -40,7 +38,7 @@ impl Supervisor {
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
         let mut notes = std::mem::take(&mut self.notes);
-        if let Err(error) = self.sync() {
+        if let Err(error) = sync_run(&self.spec.dir, &self.telemetry) {
             notes.push(format!("the log may not survive a power cut: {error}"));
         }
         if let Err(error) = masked {
@@ -52,10 +50,5 @@ impl Supervisor {
             notes.push("the container engine did not remove the run's container; the next build tries again".into());
         }
         (!notes.is_empty()).then(|| notes.join("; "))
-    }
-
-    /// Brings to disk what the run left, before it is recorded how it ended.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        sync_run(&self.spec.dir, &self.telemetry)
     }
 }

@@ -20,7 +20,7 @@ use nix::{
 
 use super::Supervisor;
 use crate::run::{
-    folder::log_path,
+    folder::LOG,
     log_times::LogTimes,
     process::RUN_ID_VARIABLE,
     spec::{ContainerSpec, ExitKind},
@@ -50,7 +50,7 @@ impl Supervisor {
                 spec.cwd.display()
             ));
         }
-        let path = log_path(&spec.dir);
+        let path = spec.dir.join(LOG);
         let cannot_open = |e: io::Error| format!("cannot open {}: {e}", path.display());
         let (log, times) = open_log(&spec.dir, &path).map_err(cannot_open)?;
         let errors = log.try_clone().map_err(cannot_open)?;

@@ -242,12 +242,12 @@ fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
         ExitKind::Interrupted
     );
     assert!(
-        fs::read_to_string(&leftover.log)
+        fs::read_to_string(leftover.spec.dir.join("log"))
             .unwrap()
             .starts_with("up\n")
     );
     assert!(sweep().is_empty(), "one sweep takes it up, not two");
-    fs::remove_dir_all(&leftover.dir).unwrap();
+    fs::remove_dir_all(&leftover.spec.dir).unwrap();
     drop(leftovers);
     assert!(sweep().is_empty());
 }
@@ -333,11 +333,15 @@ fn the_third_interrupt_ends_tprimat_whatever_its_run_does() {
 /// A trainer that ends well and leaves a process that has to be killed.
 const LEAVES_A_DEAF_ONE: &str = "(trap '' TERM; echo deaf; exec sleep 300) & echo whole; exit 0";
 
+/// Its trainer's end is noted, and it is not recorded yet.
+fn is_being_ended(dir: &std::path::Path) -> bool {
+    let is_noted = fs::read_to_string(dir.join("end-note.json"));
+    is_noted.is_ok_and(|note| note.contains("status")) && !dir.join("exit.json").exists()
+}
+
 /// Kills the supervisor of such a run while it waits for that process.
 fn kill_while_it_ends_the_rest(project: &Project, dir: &std::path::Path) {
-    until("the rest is being ended", || {
-        fs::read_to_string(dir.join("state.json")).is_ok_and(|state| state.contains("ending"))
-    });
+    until("the rest is being ended", || is_being_ended(dir));
     kill(supervisor(project), Signal::SIGKILL).unwrap();
 }
 
@@ -364,9 +368,7 @@ fn so_has_one_whose_tprimat_dies_as_well() {
     let child = build.spawn().unwrap();
     until("it trains", || run_folder(&project).is_some());
     let dir = run_folder(&project).unwrap();
-    until("the rest is being ended", || {
-        fs::read_to_string(dir.join("state.json")).is_ok_and(|state| state.contains("ending"))
-    });
+    until("the rest is being ended", || is_being_ended(&dir));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
     kill_while_it_ends_the_rest(&project, &dir);
     die(child);

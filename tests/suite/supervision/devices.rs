@@ -64,7 +64,7 @@ fn sharers_run_together_and_who_waits_is_told_for_whom() {
     });
     let run_c = start(&c);
     until("the third waits", || {
-        matches!(run_c.state(), RunState::WaitingForDevice { ref device, holder: Some(ref holder) }
+        matches!(run_c.state(), Some(RunState::WaitingForDevice { ref device, holder: Some(ref holder) })
             if device == "cpu" && [&a.run_id, &b.run_id].contains(&&holder.run_id))
     });
     run_a.kill();
@@ -72,7 +72,7 @@ fn sharers_run_together_and_who_waits_is_told_for_whom() {
     run_a.wait().unwrap();
     run_b.wait().unwrap();
     until("the third runs", || {
-        matches!(run_c.state(), RunState::Running { .. })
+        matches!(run_c.state(), Some(RunState::Running { .. }))
     });
 
     // And one that still waits can be told to stop.
@@ -80,7 +80,7 @@ fn sharers_run_together_and_who_waits_is_told_for_whom() {
     let run_d = start(&d);
     until(
         "the fourth waits for the third",
-        || matches!(run_d.state(), RunState::WaitingForDevice { holder: Some(ref holder), .. } if holder.run_id == c.run_id),
+        || matches!(run_d.state(), Some(RunState::WaitingForDevice { holder: Some(ref holder), .. }) if holder.run_id == c.run_id),
     );
     run_d.terminate();
     let exit = run_d.wait().unwrap();

@@ -44,7 +44,7 @@ fn a_torchrun_like_tree_is_asked_first_and_then_killed() {
     let running = start(&spec);
     until("agent and workers run", || trains(&spec));
     until("it says so", || {
-        matches!(running.state(), RunState::Running { .. })
+        matches!(running.state(), Some(RunState::Running { .. }))
     });
     let begun = Instant::now();
     running.terminate();

@@ -8,7 +8,7 @@ mod launch;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::support::{Project, TPRIMAT};
-use tprimat::run::{self, RunExit, RunSpec, Running, Verbatim};
+use tprimat::run::{self, RunExit, RunSpec, Running};
 
 /// A run of `script` by /bin/sh.
 fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
@@ -29,7 +29,7 @@ fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
         exclusive: false,
         lock_dir: folder.join("locks"),
         watched: Vec::new(),
-        meta: Verbatim::of(&serde_json::json!({ "name": name })).unwrap(),
+        meta: serde_json::json!({ "name": name }),
     }
 }
 
