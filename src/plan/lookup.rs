@@ -276,10 +276,10 @@ impl Plan {
         let problem = self
             .config
             .problem_at("training.precision.default", message, "of all cells");
-        Some(problem.help(format!(
-            "vary `training.precision.default` instead, and hand it over: `{{{{ precision }}}}`, or \
-             `{{{{ 'bfloat16' if precision == 'bf16' else 'float32' }}}}`"
-        )))
+        Some(problem.help(
+            "vary `training.precision.default` instead, and hand it over: `{{ precision }}`, or \
+             `{{ 'bfloat16' if precision == 'bf16' else 'float32' }}`",
+        ))
     }
 
     /// Recipes and commands of the user's own whose cells can have no rate: their lines have neither a

@@ -155,7 +155,7 @@ fn is_page_apart(name: &str, page: &str, titles: &[String; 2]) {
         .skip(1)
         .filter_map(|svg| svg.split("</svg>").next())
         .collect();
-    assert!(pictures.len() > 5, "{name}: {} pictures", pictures.len());
+    assert!(pictures.len() > 4, "{name}: {} pictures", pictures.len());
     pictures
         .into_iter()
         .for_each(|svg| is_drawn_apart(name, svg, titles));

@@ -9,8 +9,13 @@ const PAGE: &str = include_str!("../../MIGRATING.md");
 
 /// A cell of the starter's matrix, and words that the page has in the place of names.
 const CELL: &str = "nvd/nemo/llama/maximum_performance";
-const PLACES: [(&str, &str); 9] = [
+const PLACES: [(&str, &str); 10] = [
     ("PROJECT", "other-box"),
+    // The log is Primus's.
+    (
+        "CELL --log F",
+        "amd/prim/llama/maximum_performance --log rank-7.log",
+    ),
     ("CELL#1", "nvd/nemo/llama/mine#1"),
     ("CELL", CELL),
     ("FOLDER", "old-results"),
@@ -115,7 +120,7 @@ fn codes(words: &[&str]) -> &'static [i32] {
         ["stop"] | ["status", "--wait"] => &[4],
         // Nothing has run, so the only logs are those that were imported.
         ["logs", ..] => &[0, 1],
-        // A log of another framework contradicts the cell that it is filed under.
+        // A log of another job contradicts the cell that it is filed under.
         ["import", ..] => &[0, 1],
         // Nothing of this selection is imported here.
         ["compare" | "report", "--only", ..] => &[0, 1, 4],

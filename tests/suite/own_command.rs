@@ -210,6 +210,24 @@ fn an_option_that_the_matrix_varies_must_reach_the_command() {
     }
 }
 
+/// Tables name a cell's precision, which would be that of all cells.
+#[test]
+fn a_format_is_varied_as_the_precision_and_not_as_an_option() {
+    let axis = "[matrix.axes.dtype]\npath = \"frameworks.mine.dtype\"\nvalues = [\"float32\", \"bfloat16\"]\n";
+    let project = project("bash print.sh {{ seq_length }} {{ dtype }}");
+    project.write(
+        "matrix.toml",
+        &format!("{}{axis}", ONE_RUN.replace("\"cmd\"", "\"mine\"")),
+    );
+    let refused = project.run(&["check"]).ends_with(2).stderr;
+    for words in [
+        "`frameworks.mine.dtype` is bfloat16, float32 in the matrix",
+        "vary `training.precision.default` instead",
+    ] {
+        assert!(refused.contains(words), "{refused}");
+    }
+}
+
 #[test]
 fn a_setting_that_is_misspelt_is_told_with_the_right_one() {
     for (typed, told) in [
