@@ -353,7 +353,7 @@ impl Game {
         let is_same = again.json()["ran"] == 0 && suspect(&again) == suspect(built);
         let plan = self.project.run(&["plan", "--json"]).stdout;
         self.demand(
-            is_same && plan.contains("`inputs: [\"!words.txt\"]`"),
+            is_same && plan.contains(r#"`inputs: [\"!words.txt\"]`"#),
             || format!("it was {built:?}, and then {again:?} with {plan}"),
         );
     }
