@@ -33,7 +33,12 @@ pub(super) fn wrong_cores(device: &str, cores: u64) -> Option<String> {
 
 /// Why `total_gb`, in either unit, is not the memory of `device`, if it is that of another GPU.
 pub(super) fn wrong_memory(device: &str, total_gb: f64) -> Option<String> {
+    // A name that states its size, or a slice of a device, is no plain one.
+    if device.to_uppercase().contains("MIG") || device.contains("64GB") {
+        return None;
+    }
     let (name, _, own) = known(device)?;
+    let is_kin = |other: &str| other.starts_with("MI") == name.starts_with("MI");
     let is_of = |gib: f64| {
         [gib, gib * 1.073_741_824]
             .iter()
@@ -41,7 +46,7 @@ pub(super) fn wrong_memory(device: &str, total_gb: f64) -> Option<String> {
     };
     let (owner, ..) = GPUS
         .iter()
-        .find(|(_, _, gib)| is_of(*gib))
+        .find(|(owner, _, gib)| is_kin(owner) && is_of(*gib))
         .filter(|_| !is_of(*own))?;
     Some(format!(
         "total_memory_gb is {total_gb}, the {owner}'s; the {name} has {own} GiB"

@@ -264,9 +264,14 @@ impl Plan {
                 .filter_map(|job| job.framework.get(name)?.as_str());
             values.collect()
         };
+        let formats = |name: &str| -> BTreeSet<String> {
+            let all = values(name).into_iter();
+            all.map(|value| value.replace("bfloat", "bf").replace("float", "fp"))
+                .collect()
+        };
         let is_format = |name: &&&str| {
             let values = values(name);
-            values.len() > 1 && values.iter().all(|value| FORMATS.contains(value))
+            formats(name).len() > 1 && values.iter().all(|value| FORMATS.contains(value))
         };
         let name = NAMES.iter().find(is_format)?;
         let list = Vec::from_iter(values(name)).join(", ");

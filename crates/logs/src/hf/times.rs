@@ -250,14 +250,19 @@ pub fn of_whole_run(after: u64, done: Done, is_drawn: bool, out: &mut Builder) {
     let is_rough = of_summary(out).is_some_and(|(_, wrong)| wrong > 0.5);
     out.trace.steps_assumed |= done == Done::All(None) && is_rough;
     let what = out.trace.beside_steps();
-    let is_known = is_drawn || matches!(done, Done::Known(_));
+    let open = match done {
+        _ if is_drawn => None,
+        Done::Known(_) if after > 0 => None,
+        // The end is known, and not where the run began.
+        Done::Known(_) => Some("if it did not go on from a checkpoint"),
+        _ => Some("if all steps were run"),
+    };
     out.notes.add(WHOLE_RUN, || {
         let text = format!("the log has no step times; its rate is that of the whole run, with {what}");
-        match is_known {
-            true => text,
-            false => format!(
-                "{text}, if all steps were run: without a bar, a run that stopped early or went on from a checkpoint looks like a \
-                 quicker one"
+        match open {
+            None => text,
+            Some(open) => format!(
+                "{text}, {open}: without a bar, a run that stopped early or went on from a checkpoint looks like a quicker one"
             ),
         }
     });

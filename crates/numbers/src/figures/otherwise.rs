@@ -95,7 +95,14 @@ struct Other {
 }
 
 fn others(rows: [&Row; 2], least: [f64; 2], choices: &[Choice], confidence: f64) -> Vec<Other> {
+    // Time outside of the steps is compared where it is known of all runs.
+    let mut counted = rows.into_iter().flat_map(|row| &row.repeats);
+    let has_clocks =
+        counted.all(|repeat| repeat.status != RepeatStatus::Ok || repeat.clock.is_some());
     let of = |choice: &Choice| {
+        if *choice == Choice::ByClock && !has_clocks {
+            return None;
+        }
         let moved = rows.map(|row| choice.units(&row.repeats));
         moved.iter().flatten().next()?;
         let plain = rows.map(|row| &row.tokens_per_second_per_gpu.units);

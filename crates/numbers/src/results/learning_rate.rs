@@ -47,9 +47,7 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
     if is_claimed && asked > 0.0 && peak > asked * (1.0 + TOLERANCE) {
         field.declared = Some(json!({ "peak": asked }));
         field.status = AttestationStatus::Contradicted;
-        field.arithmetic = Some(format!(
-            "the log has a learning rate of {peak:.3e}, and {asked:.3e} at most was asked for"
-        ));
+        field.arithmetic = Some(format!("{rates}; {asked:.3e} at most was asked for"));
         return Some(field);
     }
     if trace.steps_assumed {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_numbers::figures::{Row, codes::SUPPLIED};
+use tprimat_numbers::figures::Row;
 
 use crate::plot::format::mark;
 
@@ -25,14 +25,7 @@ pub fn without_axes(rows: &[&Row], shown: &[&str]) -> Vec<String> {
     let names = names(rows, shown).filter(differ).unwrap_or_else(in_full);
     let marked = rows.iter().zip(names);
     marked
-        .map(|(row, name)| {
-            let is_supplied = row.warnings.iter().any(|reason| reason.is(SUPPLIED));
-            let mark = match is_supplied {
-                true => " (imported, supplied settings)",
-                false => mark(&row.imported),
-            };
-            name + mark
-        })
+        .map(|(row, name)| name + mark(&row.imported))
         .collect()
 }
 
