@@ -78,14 +78,16 @@ fn one_long_step_stands_beside_the_ratio_that_it_turns() {
 /// The first cell is 2 % quicker by its timer, which leaves out a tenth of the time that passes.
 #[test]
 fn time_outside_of_the_steps_stands_beside_the_ratio_that_it_turns() {
-    let of = |outside: f64| {
+    let of = |outside: [Option<f64>; 2]| {
         let mut comparison = compared([cell(A, 2.0, |_| 1.0), cell(B, 2.04, |_| 1.0)]);
-        for repeat in &mut comparison.rows[0].repeats {
-            repeat.clock = Some(Clock {
-                passed_seconds: 98.0 * (1.0 + outside),
-                steps_seconds: 98.0,
-                typical_ratio: Some(1.0 + outside),
-            });
+        for (row, outside) in comparison.rows.iter_mut().zip(outside) {
+            for repeat in &mut row.repeats {
+                repeat.clock = outside.map(|outside| Clock {
+                    passed_seconds: 98.0 * (1.0 + outside),
+                    steps_seconds: 98.0,
+                    typical_ratio: Some(1.0 + outside),
+                });
+            }
         }
         let rows = [&comparison.rows[0], &comparison.rows[1]];
         let speedup = &comparison.speedups[0];
@@ -99,6 +101,8 @@ fn time_outside_of_the_steps_stands_beside_the_ratio_that_it_turns() {
             .map(|reason| reason.code.to_string())
             .collect::<Vec<_>>()
     };
-    assert_eq!(of(0.1), ["clock_decides"]);
-    assert!(of(0.005).is_empty());
+    assert_eq!(of([Some(0.1), Some(0.0)]), ["clock_decides"]);
+    assert!(of([Some(0.005), Some(0.0)]).is_empty());
+    // What passes outside of the other's steps is not known.
+    assert!(of([Some(0.1), None]).is_empty());
 }
