@@ -11,6 +11,7 @@ use crate::{
         repeated_runs, summarize,
     },
     job::{RunOutcome, Vendor},
+    logs::Anomaly,
     matrix::Cell,
     plan::{Plan, model_shape},
     results::{
@@ -114,11 +115,7 @@ impl ImportedRun {
         // Nobody said that it is this model: a word in the file's name did.
         let is_guess = recorded.is_guessed && claim.fields.is_some();
         if let Some(other) = claim.other_shape(&old.trace).filter(|_| is_guess) {
-            let model = &claims.model;
-            let detail = format!(
-                "the log is not of config.yaml's `{model}`, which its file is named after: {other}. No model is claimed"
-            );
-            findings.push(anomaly("not_the_model_of_its_name", detail));
+            findings.push(not_the_model(&claims.model, &other));
             claim = Claim::of_model(None);
             claim.take_shape(&old.trace);
         }
@@ -169,11 +166,7 @@ impl ImportedRun {
         });
         let how = of_flops.and_then(|field| field.arithmetic.clone());
         if let Some(((unnamed, trace), how)) = unnamed.zip(how) {
-            let model = &claims.model;
-            let detail = format!(
-                "the log's FLOPs are not those of config.yaml's `{model}`, which its file is named after: {how}. No model is claimed"
-            );
-            findings.push(anomaly("not_the_model_of_its_name", detail));
+            findings.push(not_the_model(&claims.model, &how));
             result = RunResult::of_claim(trace, &unnamed, facts, complete);
         }
         result.attestation.contradict(contradicted);
@@ -203,6 +196,14 @@ impl ImportedRun {
             train_key: old.train_key,
         }
     }
+}
+
+/// The log refutes the model that its file is named after.
+fn not_the_model(model: &str, how: &str) -> Anomaly {
+    let detail = format!(
+        "the log is not of config.yaml's `{model}`, which its file is named after: {how}. No model is claimed"
+    );
+    anomaly("not_the_model_of_its_name", detail)
 }
 
 /// Whose log it is, where the cell is of another framework that tprimat ships.

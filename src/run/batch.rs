@@ -288,7 +288,7 @@ impl Job {
         let job = job_of(&*self.system, &id);
         let is_gone = shown.is_over && shown.state.is_empty();
         if (shown.is_hopeless || is_gone) && self.take_back()? {
-            // Of a job that is gone and had not taken its run, nothing has run and nothing will.
+            // The job is gone, and its run was taken back before it began: nothing has run and nothing will.
             return Ok(Some(match shown.is_hopeless {
                 true => End::Refused(format!("{job} was not started: {}", shown.reason)),
                 false => End::NeverWas,

@@ -29,7 +29,7 @@ use super::{
 const BEFORE: usize = 200;
 const BEHIND: usize = 1024;
 /// Megatron's relatives differ in whether a step's time includes the evaluation or checkpoint before it.
-/// It does if the step took more than so many times as long as the last one that followed neither.
+/// A step behind one of these that took more than this many times as long as the last step behind neither includes it.
 const INCLUDED: f64 = 1.25;
 
 /// A mark in a line.

@@ -161,7 +161,7 @@ const MOST_BACK: usize = 4096;
 const LEAST_BACK: usize = 3;
 /// A step that takes this many times as long as it took before was the first one of a process.
 const SLOW_START: f64 = 1.5;
-/// Of a mean over several steps so many usual ones are too much.
+/// Where a line is a mean over several steps: a time above all of its steps at their usual length by this many of them is a start.
 const SLOW_START_STEPS: f64 = 2.0;
 /// A log that stood still for this many times its usual pace before a step that is known goes on with another process.
 const STILL: f64 = 10.0;

@@ -110,7 +110,7 @@ impl Goal for Ratios {
                 .iter()
                 .any(|pair| is_selected(&pair.a) && is_selected(&pair.b))
         };
-        // Of cells that are all selected without the baseline of their table, the first is the baseline.
+        // Where the baseline of the table is not selected, the selected cells are compared by themselves, the first as their baseline.
         if !has_pair(&comparison) {
             let alone = compared(&|cell| cells[cell].selected)?;
             if has_pair(&alone) {

@@ -148,14 +148,14 @@ impl MemoryFit {
                 "it runs, since predictions for this model were never compared with a measured peak",
             ),
         };
-        let at_most = match self.memory.as_ref().is_some_and(Memory::is_upper_bound) {
-            true => "at most ",
-            false => "",
+        let (needed, has) = (gib(needed), gib(capacity.bytes));
+        let needs = match self.memory.as_ref().is_some_and(Memory::is_upper_bound) {
+            true => "its upper bound is",
+            false => "needs",
         };
-        let (needed, has) = (format!("{at_most}{}", gib(needed)), gib(capacity.bytes));
         let source = &capacity.source;
         Some(format!(
-            "{words}: needs {needed} a GPU, which has {has} ({source}); {what}"
+            "{words}: {needs} {needed} a GPU, which has {has} ({source}); {what}"
         ))
     }
 }

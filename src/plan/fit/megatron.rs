@@ -6,7 +6,7 @@
 //! queries and keys and the attention's output, 6f/TP for gate and up in one matrix and their
 //! product, which the fused SwiGLU computes again.
 
-use super::{Phase, Sizes, WORKSPACES};
+use super::{Phase, Sizes, UPPER_BOUND, WORKSPACES};
 use crate::job::{Job, Sharding};
 
 pub(super) fn megatron(
@@ -70,8 +70,9 @@ pub(super) fn megatron(
         // Transformer Engine keeps each weight of a layer in FP8, once as it is and once
         // transposed.
         copies.push(("FP8 copies of the weights", 2.0 * layers * layer_parameters));
-        assumptions
-            .push("FP8: activations are counted as in bf16, which is an upper bound".to_owned());
+        assumptions.push(format!(
+            "FP8: activations are counted as in bf16, {UPPER_BOUND}"
+        ));
     }
     let is_whole = s.pp == 1.0;
     let last = state(if is_whole && !s.is_tied {

@@ -56,8 +56,8 @@ impl Memory {
     }
 }
 
-/// How an assumption ends by which a figure is more than what is needed.
-const UPPER_BOUND: &str = "which is an upper bound";
+/// Ends an assumption by which a figure is more than what is needed.
+pub(super) const UPPER_BOUND: &str = "which is an upper bound";
 
 /// A moment of a step: its name, and what is allocated in bytes.
 struct Phase {

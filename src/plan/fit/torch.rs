@@ -17,7 +17,7 @@
 //! - tprimat-native by autograd: fused norms keep input and output; the attention's output is
 //!   copied to be joined, 2q more.
 
-use super::{Phase, Sizes, WORKSPACES};
+use super::{Phase, Sizes, UPPER_BOUND, WORKSPACES};
 use crate::job::{Job, Sharding};
 
 type Part = (&'static str, f64);
@@ -544,7 +544,7 @@ pub(super) fn torchtitan(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) ->
         return Err("not modelled: torchtitan with DDP".into());
     }
     if job.compile {
-        assumptions.push("compiled: counted as without, which is an upper bound".into());
+        assumptions.push(format!("compiled: counted as without, {UPPER_BOUND}"));
     }
     // Keys and values are repeated for every query head before attention.
     let attention = 8.0 * s.q;

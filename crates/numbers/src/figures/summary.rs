@@ -90,7 +90,7 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepTime {
     pub mean_seconds: f64,
-    /// Of single steps, as what follows; absent where the log has one time for all of them.
+    /// The median of single steps; absent, as `p95_seconds` is, where the log has one time for all steps.
     pub median_seconds: Option<f64>,
     pub p95_seconds: Option<f64>,
     /// Spread of single steps within a repeat; absent with one step.

@@ -310,7 +310,7 @@ fn a_setting_under_a_relatives_name_is_held_against_its_own() {
             "expert_model_parallel_size",
             ["EP 3", "8 devices"],
         ),
-        // Of 8 ranks, no 24 can share the batch.
+        // One sequence of each of 8 ranks makes a batch of 8, not of 24.
         (
             json!({"global_batch_size": 24, "micro_batch_size": 1, "gradient_accumulation_steps": 1, "num_gpus": 8}),
             "batch_product",
